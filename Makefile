@@ -1,0 +1,86 @@
+# The commands of a working copy. Each creates what it needs; a second run finds it and is instant.
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_VENV ?= .venv-torch
+JOBS ?= 2
+# Ordinary pytest arguments: make test ARGS="tests/remote -k lock"
+ARGS ?=
+
+BIN := $(VENV)/bin
+TORCH_BIN := $(TORCH_VENV)/bin
+PIP := -m pip install --quiet --disable-pip-version-check
+
+# The newest torch with wheels for Python 3.11 to 3.13 whose CPU build was tried. Pinned, because an unpinned torch
+# resolves to the newest CUDA build and pulls gigabytes; to be sure of the CPU build, let PIP_EXTRA_INDEX_URL name the
+# index of CPU wheels.
+TORCH := torch==2.13.0
+TRANSFORMERS := transformers>=4.51,<6
+
+# Numeric threads are of no use at these sizes and starve the other worker.
+export OPENBLAS_NUM_THREADS ?= 1
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-torch test-py39 lint format bench screenshots clean python-new-enough
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.stamp-app  ## the app on the embedded host: no GPU, no server, no torch
+	$(BIN)/console demo
+
+test: $(VENV)/.stamp-test  ## the default suite
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+test-torch: $(TORCH_VENV)/.stamp  ## the tests that compare with torch and transformers
+	$(TORCH_BIN)/python -m pytest -m torch $(ARGS)
+
+test-py39: $(VENV)/.stamp-test  ## checks as the host runs it, under Python 3.9 (PYTHON39=PATH names one)
+	$(BIN)/python -m tests.repo.oldest_python $(PYTHON39)
+
+lint: $(VENV)/.stamp-test  ## style, types, import contracts, oldest Python, rules of the tree
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.9- checks $(wildcard remote/on_host)
+	$(BIN)/python -m tests.repo.rules
+
+format: $(VENV)/.stamp-test  ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.stamp-test  ## start-up and check times as ratios to bare python
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+screenshots: $(VENV)/.stamp-test  ## every screen at three sizes, from a live demo, into docs/
+	$(BIN)/python -m tests.console.screenshots $(ARGS)
+
+clean:  ## remove environments, caches and build outputs
+	rm -rf .venv .venv-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+python-new-enough:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "make: console needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
+		echo "      Name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 2; }
+
+# The stamps are files, so that make sees at once that nothing is to be done; the check of the interpreter is
+# order-only, so that it never makes a stamp old.
+$(VENV)/.stamp-venv: | python-new-enough
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.stamp-app: pyproject.toml $(VENV)/.stamp-venv
+	$(BIN)/python $(PIP) --editable .
+	@touch $@
+
+$(VENV)/.stamp-test: pyproject.toml $(VENV)/.stamp-venv
+	$(BIN)/python $(PIP) --editable '.[test]'
+	@touch $@ $(VENV)/.stamp-app
+
+$(TORCH_VENV)/.stamp: pyproject.toml | python-new-enough
+	$(PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_BIN)/python $(PIP) '$(TORCH)' '$(TRANSFORMERS)' --editable '.[test]'
+	@touch $@

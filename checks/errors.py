@@ -1,0 +1,49 @@
+"""What can go wrong before a verdict exists, as one tree of exceptions.
+
+CheckError
+├── NotRunnable      the whole run cannot start: a given path is missing or not permitted (exit 3)
+├── Unreadable       one input exists and cannot be read as what it claims to be
+│   ├── BadConfig        a config.json that is not a JSON object
+│   ├── BadTensors       a truncated or malformed safetensors file, or a tensor it promises and lacks
+│   └── UnknownLayout    a cache whose layout no reader recognises
+├── NeedsLibrary     reading it takes a library this python does not have (torch for pickled caches)
+└── CaptureFailed    the engine did not give the states that were asked for
+"""
+
+from __future__ import annotations
+
+
+class CheckError(Exception):
+    """Root of the package's errors: a message that says what, why and what to do next."""
+
+
+class NotRunnable(CheckError):
+    """The run cannot start."""
+
+
+class Unreadable(CheckError):
+    """An input exists and cannot be read as what it claims to be."""
+
+
+class BadConfig(Unreadable):
+    """A config.json that is not a JSON object."""
+
+
+class BadTensors(Unreadable):
+    """A truncated or malformed tensor file."""
+
+
+class UnknownLayout(Unreadable):
+    """A cache that no reader recognises."""
+
+
+class NeedsLibrary(CheckError):
+    """A library is missing on this python; `library` is its import name."""
+
+    def __init__(self, library: str, message: str) -> None:
+        super().__init__(message)
+        self.library = library
+
+
+class CaptureFailed(CheckError):
+    """The engine did not give the states that were asked for."""

@@ -1,0 +1,59 @@
+"""The layer coordinate `R_k`, the rules that map config ids to it, and the way back from states to ids.
+
+`R_k` is the residual stream after k decoder layers, before any norm: 0 is the embedding output, n the last layer's
+output. A *rule* is one consumer's reading of `eagle_aux_hidden_state_layer_ids`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Optional, Protocol
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a rule makes of a list of ids: the states that reach the draft, ascending, or why none do.
+
+    `states` are the k the engine captures, in slot order. `problem` says what breaks (an index the capture loop
+    never reaches, ids of a wrong type): then the engine fails or feeds fewer slots than `fc` expects.
+    """
+
+    states: tuple[int, ...]
+    problem: Optional[str] = None
+
+
+class Rule(Protocol):
+    """One consumer's reading of the ids for a target with n layers."""
+
+    @property
+    def source(self) -> str:
+        """Where the rule was read: a file and line of the installed engine, or a row of the table."""
+        ...
+
+    def served(self, ids: Optional[Sequence[object]], n: int) -> Served:
+        """The states fed for these ids (None: key absent, so the engine's default) on a target of n layers."""
+        ...
+
+
+def ids_for(states: Sequence[int], rule: Rule, n: int) -> Optional[tuple[int, ...]]:
+    """The ids that make `rule` feed exactly `states`, or None where no ids can.
+
+    The rule is inverted by running it forward over candidates, never by algebra, so that a rule that branches on its
+    input (deepseek from 0.5.13 on: first id 1 means something else) is inverted rightly too.
+    """
+    wanted = tuple(states)
+    for shifts in [(0,) * len(wanted), (-1,) * len(wanted), (1,) * len(wanted), *product((0, -1, 1), repeat=len(wanted))]:
+        candidate = tuple(state + shift for state, shift in zip(wanted, shifts))
+        served = rule.served(list(candidate), n)
+        if served.problem is None and served.states == wanted:
+            return candidate
+    return None
+
+
+def shift_words(trained: int, served: int) -> str:
+    """The distance in the project's words: *late* = the served k is above the trained one, *early* = below."""
+    if served == trained:
+        return "right"
+    return f"{abs(served - trained)} {'late' if served > trained else 'early'}"

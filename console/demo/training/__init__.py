@@ -1,0 +1,1 @@
+"""Trains the tiny target and its drafter; nothing at run time imports this package."""
