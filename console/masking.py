@@ -1,0 +1,52 @@
+"""Secrets out of what is shown, stored or reported: API keys, tokens and passwords in argv, environment and text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+MASK = "••••"
+
+# A word of the key that says its value is nobody's business. `token` alone would hit --num-draft-tokens and
+# tokenizer paths, so it must be the last word, in the singular.
+_SECRET = re.compile(r"(?i)(?:^|[-_.])(?:api[-_]?key|admin[-_]?key|key|secret|password|passwd|pass|token|credentials?|auth)$")
+# Keys that end like a secret and are none.
+_PUBLIC = re.compile(r"(?i)(?:public|sort|cache|primary|speculative[-_].*)[-_]?(?:key|token)$|^ssh[-_]auth")
+# Values that are secrets wherever they stand: well-known prefixes, and the bearer of a header.
+_VALUE = re.compile(r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|ghp_[A-Za-z0-9]{20,})|(?<=Bearer )[^\s'\"]+")
+_URL_LOGIN = re.compile(r"(?<=://)([^/\s:@]+):[^/\s@]+(?=@)")
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value of this flag or variable is to be masked."""
+    bare = key.lstrip("-")
+    return bool(_SECRET.search(bare)) and not _PUBLIC.search(bare)
+
+
+def mask_text(text: str) -> str:
+    """Free text with recognisable tokens and url passwords masked."""
+    return _URL_LOGIN.sub(rf"\1:{MASK}", _VALUE.sub(MASK, text))
+
+
+def mask_argv(argv: Sequence[str]) -> tuple[str, ...]:
+    """The command with the values of secret flags masked, in both `--key value` and `--key=value` form."""
+    out: list[str] = []
+    hide = False
+    for word in argv:
+        if hide and not word.startswith("--"):
+            out.append(MASK)
+            hide = False
+            continue
+        key, equals, value = word.partition("=")
+        if equals and is_secret(key):
+            out.append(f"{key}={MASK}")
+            hide = False
+            continue
+        hide = word.startswith("-") and not equals and is_secret(word)
+        out.append(mask_text(word))
+    return tuple(out)
+
+
+def mask_env(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment with secret values masked."""
+    return {key: MASK if is_secret(key) and value else mask_text(value) for key, value in env.items()}
