@@ -43,7 +43,7 @@ lint: $(VENV)/.stamp-test  ## style, types, import contracts, oldest Python, rul
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/vermin --quiet --no-tips --violations --target=3.9- checks $(wildcard remote/on_host)
 	$(BIN)/python -m tests.repo.rules
 

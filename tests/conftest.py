@@ -16,7 +16,9 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--no-skips", action="store_true", help="a skipped or xfailed test, or no test at all, fails the run")
+    parser.addoption(
+        "--no-skips", action="store_true", help="a skipped or xfailed test, or no test at all, fails the run"
+    )
 
 
 @pytest.hookimpl(trylast=True)

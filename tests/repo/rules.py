@@ -25,7 +25,9 @@ DRAWERS = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", 
 FOREIGN = {
     "a path of one machine": r"(?<![\w.$~}/-])/(?:work|root|tmp/v)/|/\.pyenv/versions/",
     "an index other than pip's own": r"extra-index-url\s*=\s*\S*//|file:///opt/|\bpypi-more\b",
-    "talk about how the code came to be": r"\bsession stop\b|\bissue [2-4]\b|\bthe brief\b|\bhouse\.md\b|\bcontract\.md\b|\bscreens\.md\b",
+    "talk about how the code came to be": (
+        r"\bsession stop\b|\bissue [2-4]\b|\bthe brief\b|\b(?:house|contract|screens)\.md\b"
+    ),
     "a leftover of an edit": r"\b(?:FIXME|XXX|HACK)\b|^(?:<<<<<<<|>>>>>>>) ",
 }
 TEXT = {".py", ".md", ".toml", ".tcss", ".json", ".txt", ".sh", ""}
@@ -129,7 +131,7 @@ def text_files(root: Path) -> Iterator[Path]:
     """What a reader opens. This file is left out: it has to spell the words."""
     here = Path(__file__).resolve().relative_to(ROOT)
     for top in sorted(root.iterdir()):
-        if top.name.startswith((".git", ".venv")) or (top.name.startswith(".") and top.name != ".ci"):
+        if top.name in ("dist", "build") or (top.name.startswith(".") and top.name != ".ci"):
             continue
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
             relative = path.relative_to(root)
