@@ -1,7 +1,7 @@
 """Start-up cost as ratios between commands run in turn on the same machine; prints, never asserts.
 
-`python -m tests.benchmarks [--rounds N]`. Milliseconds of a shared machine say little; the ratio of two medians that were
-measured in alternation says how much of the start is ours.
+`python -m tests.benchmarks [--rounds N]`. Milliseconds of a shared machine say little; the ratio of two medians
+that were measured in alternation says how much of the start is ours.
 """
 
 from __future__ import annotations

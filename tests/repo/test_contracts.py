@@ -44,6 +44,7 @@ PLANTED_AGAINST_RULES = [
     (rules.standard_library_only, "remote/planted.py", "import yaml"),
     (rules.carried_files_stand_alone, "remote/on_host/planted.py", "import asyncssh"),
     (rules.themes_hold_data, "themes/planted.py", '"""Colours computed."""'),
+    (rules.themes_hold_data, "themes/__init__.py", "import colorsys"),
     (rules.short_files, "console/planted.py", "\n" * 501),
     (rules.short_files, "console/app.py", "\n" * 251),
     (rules.no_drawers, "remote/ssh_utils.py", '"""Owns what has no place."""'),

@@ -1,7 +1,7 @@
 """What a wheel holds: every file of the four packages, nothing else, and a command that starts from it alone.
 
-`python -m tests.repo.wheel FILE.whl` prints what is wrong and exits 1, or says what it saw. The build needs a registry, so
-this is a step of `.ci/run` and no test.
+`python -m tests.repo.wheel FILE.whl` prints what is wrong and exits 1, or says what it saw. The build needs a
+registry, so this is a step of `.ci/run` and no test.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def missing_and_extra(wheel: zipfile.ZipFile) -> tuple[set[str], set[str]]:
 
 def starts_from(unpacked: Path) -> str:
     """What `console --version` prints when only the wheel's files are in reach, or SystemExit with its output."""
-    script = "import console, runpy, sys; print(console.__file__, file=sys.stderr); runpy.run_module('console', run_name='__main__')"
+    script = (
+        "import console, runpy, sys; print(console.__file__, file=sys.stderr); "
+        "runpy.run_module('console', run_name='__main__')"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script, "--version"],
         cwd=unpacked,
