@@ -98,6 +98,16 @@ def themes_hold_data(root: Path) -> Iterator[str]:
             yield f"{path.relative_to(root)}: themes holds data files only"
 
 
+def packages_are_whole(root: Path) -> Iterator[str]:
+    """A folder without its marker is invisible to the import contracts; a package without py.typed, to type checkers."""
+    for folder in sorted({path.parent for path in python_files(root, *PACKAGES)}):
+        if not (folder / "__init__.py").exists():
+            yield f"{folder.relative_to(root)}: no __init__.py, so no import contract sees into it"
+    for package in PACKAGES:
+        if not (root / package / "py.typed").exists():
+            yield f"{package}: no py.typed"
+
+
 def short_files(root: Path) -> Iterator[str]:
     """A file that does not fit in a head is two files."""
     for path in python_files(root, *PACKAGES, "tests"):
@@ -149,6 +159,7 @@ RULES: tuple[Callable[[Path], Iterator[str]], ...] = (
     standard_library_only,
     carried_files_stand_alone,
     themes_hold_data,
+    packages_are_whole,
     short_files,
     no_drawers,
     first_line_says_what,

@@ -45,6 +45,7 @@ PLANTED_AGAINST_RULES = [
     (rules.carried_files_stand_alone, "remote/on_host/planted.py", "import asyncssh"),
     (rules.themes_hold_data, "themes/planted.py", '"""Colours computed."""'),
     (rules.themes_hold_data, "themes/__init__.py", "import colorsys"),
+    (rules.packages_are_whole, "checks/bare/planted.py", '"""Owns a folder without its marker."""'),
     (rules.short_files, "console/planted.py", "\n" * 501),
     (rules.short_files, "console/app.py", "\n" * 251),
     (rules.no_drawers, "remote/ssh_utils.py", '"""Owns what has no place."""'),
@@ -85,8 +86,7 @@ def copy(tmp_path: Path) -> Path:
 def plant(tree: Path, name: str, line: str) -> None:
     path = tree / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.parent != tree and path.suffix == ".py" and path.parent.name != "themes":
-        (path.parent / "__init__.py").touch()
+    (path.parent / "__init__.py").touch()
     path.write_text(line + "\n", "utf-8")
 
 
@@ -118,5 +118,8 @@ def test_every_rule_has_a_planted_offence() -> None:
 
 @pytest.mark.parametrize(("rule", "name", "text"), PLANTED_AGAINST_RULES)
 def test_a_planted_offence_breaks_its_rule(copy: Path, rule, name: str, text: str) -> None:
-    plant(copy, name, text)
-    assert any(name in offence for offence in rule(copy))
+    path = copy / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", "utf-8")
+    place = path.parent.name if rule is rules.packages_are_whole else name
+    assert any(place in offence for offence in rule(copy))
