@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from .draft_net import DRAFT_VOCAB, TTT_STEPS, Draft, read_states
 from .generate import continuation
 from .muon import Muon, schedule
 from .net import Target
-from .parallel import average, join
+from .parallel import average, calm_threads, join
 
 STEPS, ROWS, WORKERS, SEED = 1800, 4, 2, 11
 PROMPT, LENGTH = 64, 224
@@ -29,10 +28,11 @@ STEP_DECAY = 0.8
 """Weight of step j is STEP_DECAY ** j, as in EAGLE-3's trainer."""
 
 
-def train(scratch: Path, say: Callable[[str], None], steps: int = STEPS) -> None:
+def train(say: Callable[[str], None], steps: int = STEPS) -> None:
     """Train the drafter for `steps` and write it to the models folder."""
+    calm_threads()
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_worker, args=(f"file://{folder}/meet", scratch, say, steps), nprocs=WORKERS)
+        mp.spawn(_worker, args=(f"file://{folder}/meet", say, steps), nprocs=WORKERS)
 
 
 def _written(net: Target, text: np.ndarray, rank: int, say: Callable[[str], None]) -> Tensor:
@@ -81,7 +81,7 @@ def loss_of(draft: Draft, net: Target, rows: Tensor) -> Tensor:
     return total / sum(STEP_DECAY**j for j in range(TTT_STEPS))
 
 
-def _worker(rank: int, meet: str, scratch: Path, say: Callable[[str], None], steps: int) -> None:
+def _worker(rank: int, meet: str, say: Callable[[str], None], steps: int) -> None:
     join(rank, WORKERS, meet)
     net = export.read_target()
     began = time.monotonic()
@@ -100,8 +100,6 @@ def _worker(rank: int, meet: str, scratch: Path, say: Callable[[str], None], ste
         optimiser.step(schedule(step, steps))
         if rank == 0 and step % 20 == 0:
             say(f"draft step {step}/{steps} loss {loss.item():.3f} after {time.monotonic() - began:.0f} s")
-        if rank == 0 and (step + 1) % 200 == 0:
-            torch.save(draft.state_dict(), scratch)
     if rank == 0:
         export.write_draft(draft)
     dist.destroy_process_group()

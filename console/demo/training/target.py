@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import torch.nn.functional as F
 from . import corpus
 from .muon import Muon, schedule
 from .net import Target
+from .parallel import average, calm_threads, join
 
 STEPS, LENGTH, ROWS, WORKERS, SEED = 2400, 256, 4, 2, 7
 MEASURED_ROWS = 128
@@ -24,15 +24,13 @@ MEASURED_ROWS = 128
 
 def train(out: Path, say: Callable[[str], None], steps: int = STEPS, every: int = 100) -> None:
     """Train for `steps` of 2048 tokens and save fp32 weights to `out`, also every `every` steps, for early use."""
-    os.environ["OMP_WAIT_POLICY"] = "passive"  # spinning threads on a shared machine cost a factor of ten
-    os.environ["OMP_NUM_THREADS"] = "1"
+    calm_threads()
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_worker, args=(f"file://{folder}/meet", out, say, steps, every), nprocs=WORKERS)
 
 
 def _worker(rank: int, meet: str, out: Path, say: Callable[[str], None], steps: int, every: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=WORKERS)
+    join(rank, WORKERS, meet)
     net = Target()
     net.initialise(SEED)
     named = dict(net.named_parameters())
@@ -48,7 +46,7 @@ def _worker(rank: int, meet: str, out: Path, say: Callable[[str], None], steps: 
             logits = net(batch[:, :-1])
         loss = F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
         loss.backward()
-        _average([w for w in named.values()])
+        average(named.values(), WORKERS)
         optimiser.step(schedule(step, steps))
         if rank == 0 and step % 20 == 0:
             say(f"target step {step}/{steps} loss {loss.item():.3f} after {time.monotonic() - began:.0f} s")
@@ -57,15 +55,6 @@ def _worker(rank: int, meet: str, out: Path, say: Callable[[str], None], steps: 
             torch.save(net.state_dict(), partial)
             partial.replace(out)
     dist.destroy_process_group()
-
-
-def _average(weights: list[torch.nn.Parameter]) -> None:
-    grads = [w.grad for w in weights if w.grad is not None]
-    flat = torch.cat([g.flatten() for g in grads])
-    dist.all_reduce(flat)
-    flat /= WORKERS
-    for grad, piece in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
-        grad.copy_(piece.view_as(grad))
 
 
 @torch.no_grad()
