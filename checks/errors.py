@@ -2,11 +2,13 @@
 
 CheckError
 ├── NotRunnable      the whole run cannot start: a given path is missing or not permitted (exit 3)
+├── NoSuchCheck      a check was named that the catalog does not have (exit 2)
 ├── Unreadable       one input exists and cannot be read as what it claims to be
 │   ├── BadConfig        a config.json that is not a JSON object
 │   ├── BadTensors       a truncated or malformed safetensors file, or a tensor it promises and lacks
 │   └── UnknownLayout    a cache whose layout no reader recognises
 ├── NeedsLibrary     reading it takes a library this python does not have (torch for pickled caches)
+├── PatchFailed      a JSON Patch that does not fit the config it is applied to
 └── CaptureFailed    the engine did not give the states that were asked for
 """
 
@@ -19,6 +21,10 @@ class CheckError(Exception):
 
 class NotRunnable(CheckError):
     """The run cannot start."""
+
+
+class NoSuchCheck(CheckError):
+    """A check was named that the catalog does not have."""
 
 
 class Unreadable(CheckError):
@@ -43,6 +49,10 @@ class NeedsLibrary(CheckError):
     def __init__(self, library: str, message: str) -> None:
         super().__init__(message)
         self.library = library
+
+
+class PatchFailed(CheckError):
+    """A JSON Patch that does not fit the config."""
 
 
 class CaptureFailed(CheckError):
