@@ -99,7 +99,7 @@ def themes_hold_data(root: Path) -> Iterator[str]:
 
 
 def packages_are_whole(root: Path) -> Iterator[str]:
-    """A folder without its marker is invisible to the import contracts; a package without py.typed, to type checkers."""
+    """No import contract sees into a folder without its marker, no type checker into a package without py.typed."""
     for folder in sorted({path.parent for path in python_files(root, *PACKAGES)}):
         if not (folder / "__init__.py").exists():
             yield f"{folder.relative_to(root)}: no __init__.py, so no import contract sees into it"

@@ -95,3 +95,11 @@ def test_help_is_cheap(tmp_path: Path, arguments: list[str], absent: set[str]) -
     ran = run(tmp_path, "-m", "console", *arguments)
     assert ran.code == 0, ran.output
     assert not ran.loaded & absent
+
+
+def test_a_check_on_headers_needs_numpy_alone(tmp_path: Path) -> None:
+    draft = rules.ROOT / "console" / "demo" / "models" / "draft"
+    ran = run(tmp_path, "-m", "console", "check", "--draft", str(draft), "--json")
+    assert ran.code in (0, 1), ran.output
+    assert any("checks.catalog" in process for process in ran.processes), "no process of the run was seen to check"
+    assert not ran.loaded & {"textual", "torch", "asyncssh", "transformers", "safetensors"}
