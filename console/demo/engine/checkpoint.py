@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, deserialize
 
 from console.demo.engine.errors import CheckpointError
 
 Array = NDArray[Any]
 
-_DTYPES: dict[str, str] = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
+_DTYPES: dict[str, str] = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "BOOL": "?",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +101,37 @@ def read_tensors(folder: Path) -> dict[str, Array]:
     tensors: dict[str, Array] = {}
     for file in files:
         try:
-            entries = deserialize(file.read_bytes())
+            content = file.read_bytes()
         except OSError as error:
             raise CheckpointError(f"cannot read {file}: {error.strerror}") from error
-        except SafetensorError as error:
-            raise CheckpointError(f"{file} is not a valid safetensors file ({error}); copy it again") from error
-        for name, entry in entries:
-            tensors[name] = _to_array(name, entry)
+        try:
+            tensors.update(_parse_safetensors(content))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{file} is not a readable safetensors file ({error}); copy it again") from error
     return tensors
 
 
-def _to_array(name: str, entry: dict[str, Any]) -> Array:
-    shape, data = tuple(entry["shape"]), entry["data"]
-    if entry["dtype"] == "BF16":
-        bits = np.frombuffer(data, dtype="<u2").astype(np.uint32) << np.uint32(16)
-        return bits.view(np.float32).reshape(shape)
-    code = _DTYPES.get(entry["dtype"])
-    if code is None:
-        raise CheckpointError(f"tensor {name} has dtype {entry['dtype']}, which the demo engine does not read")
-    if not math.prod(shape):
-        return np.zeros(shape, dtype=code)
-    return np.frombuffer(data, dtype=code).reshape(shape)
+def _parse_safetensors(content: bytes) -> dict[str, Array]:
+    """Tensors of one file: 8 bytes of header length, a JSON header of dtype, shape and offsets, then the data."""
+    body = 8 + int.from_bytes(content[:8], "little")
+    if len(content) < 8 or body > len(content):
+        raise ValueError(f"the header ends at byte {body}, the file at {len(content)}")
+    tensors: dict[str, Array] = {}
+    for name, entry in json.loads(content[8:body]).items():
+        if name == "__metadata__":
+            continue
+        code = _DTYPES.get(entry["dtype"])
+        if code is None:
+            raise ValueError(f"tensor {name} has dtype {entry['dtype']}, which the demo engine does not read")
+        shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
+        size = np.dtype(code).itemsize * math.prod(shape)
+        if not 0 <= begin <= end <= len(content) - body or end - begin != size:
+            raise ValueError(f"tensor {name} should have {size} bytes, the file has {len(content) - body - begin} there")
+        values = np.frombuffer(content, dtype=code, count=math.prod(shape), offset=body + begin).reshape(shape)
+        if entry["dtype"] == "BF16":
+            values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        tensors[name] = values
+    return tensors
 
 
 class TensorSource:

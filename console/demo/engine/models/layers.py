@@ -113,5 +113,6 @@ class DecoderLayer:
         """The gated MLP on rows [T, H]: down(silu(gate) * up)."""
         both = x @ self.gate_up
         gate, up = both[:, : self.shape.intermediate], both[:, self.shape.intermediate :]
-        out: Floats = (gate / (1.0 + np.exp(-gate)) * up) @ self.down
+        # silu through tanh: exp would overflow on large negative gates
+        out: Floats = (0.5 * gate * (1.0 + np.tanh(0.5 * gate)) * up) @ self.down
         return out

@@ -70,6 +70,8 @@ class LlamaForCausalLMEagle3:
         for key in ("fc_norm", "use_aux_norm", "norm_output", "norm_before_fc"):
             if config.get(key) or nested.get(key):
                 raise CheckpointError(f"draft config: {key} is not supported by the demo engine")
+        if nested.get("use_aux_hidden_state", True) is not True:
+            raise CheckpointError("draft config: use_aux_hidden_state false is not supported by the demo engine")
         if shape.layers != 1:
             raise CheckpointError(f"EAGLE3 currently only supports 1 layer; the draft config says {shape.layers}")
         if "draft_vocab_size" not in config:

@@ -1,0 +1,145 @@
+"""The launch flags: SGLang's names, the subset the embedded engine honours, and SGLang's way of resolving them."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from console.demo.engine.errors import ArgumentError
+
+_KNOWN_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH", "DSPARK", "UNO")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerArgs:
+    """Launch flags under SGLang's field names; `resolve` settles the ones left open."""
+
+    model_path: str
+    served_model_name: str | None = None
+    trust_remote_code: bool = False
+    dtype: str = "auto"
+    device: str = "cpu"
+    tp_size: int = 1
+    context_length: int | None = None
+    mem_fraction_static: float | None = None
+    max_running_requests: int | None = None
+    disable_radix_cache: bool = False
+    disable_cuda_graph: bool = False
+    host: str = "127.0.0.1"
+    port: int = 30000
+    api_key: str | None = None
+    skip_server_warmup: bool = False
+    enable_return_hidden_states: bool = False
+    enable_metrics: bool = False
+    log_level: str = "info"
+    decode_log_interval: int = 40
+    speculative_algorithm: str | None = None
+    speculative_draft_model_path: str | None = None
+    speculative_num_steps: int | None = None
+    speculative_eagle_topk: int | None = None
+    speculative_num_draft_tokens: int | None = None
+    launch_command: str = ""
+
+    def shown(self) -> dict[str, Any]:
+        """The fields as the log and /server_info show them: the API key is masked in both places it occurs."""
+        fields = asdict(self)
+        if self.api_key:
+            fields["api_key"] = "******"
+            fields["launch_command"] = fields["launch_command"].replace(shlex.quote(self.api_key), "******")
+        return fields
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m console.demo.engine",
+        description="The embedded engine (demo, sglang-compatible): serves one tiny Llama with an EAGLE-3 draft on the CPU.",
+        epilog="Flags carry SGLang's names and meaning; one that is not listed is not supported.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--model-path", "--model", required=True, help="folder of the target")
+    add("--served-model-name")
+    add("--trust-remote-code", action="store_true", help="accepted; the engine runs no model code from a folder")
+    add("--dtype", default="auto", choices=["auto", "float32", "bfloat16"], help="accepted; it computes in float64")
+    add("--device", default="cpu", choices=["cpu"])
+    add("--tp-size", "--tensor-parallel-size", "--tp", type=int, default=1)
+    add("--context-length", type=int)
+    add("--mem-fraction-static", type=float, help="accepted; memory is given by the context length")
+    add("--max-running-requests", type=int, help="accepted; requests run one at a time")
+    add("--disable-radix-cache", action="store_true", help="accepted; prefixes are never cached")
+    add("--disable-cuda-graph", action="store_true", help="accepted; there are no graphs")
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=30000)
+    add("--api-key")
+    add("--skip-server-warmup", action="store_true")
+    add("--enable-return-hidden-states", action="store_true")
+    add("--enable-metrics", action="store_true")
+    add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    add("--decode-log-interval", type=int, default=40)
+    add("--speculative-algorithm")
+    add("--speculative-draft-model-path", "--speculative-draft-model")
+    add("--speculative-num-steps", type=int)
+    add("--speculative-eagle-topk", type=int)
+    add("--speculative-num-draft-tokens", type=int)
+    return parser
+
+
+def parse(argv: Sequence[str], program: Sequence[str] = ()) -> ServerArgs:
+    """Flags as given, not resolved; `program` is what stood before them on the command line.
+
+    Exits with status 2, as argparse does, on an unknown flag or a value of the wrong type.
+    """
+    fields = vars(_parser().parse_args(argv))
+    return ServerArgs(**fields, launch_command=shlex.join([*(program or sys.orig_argv[:3]), *argv]))
+
+
+def resolve(args: ServerArgs) -> tuple[ServerArgs, list[str]]:
+    """Settled flags and the notices SGLang would log about them.
+
+    Raises ArgumentError, with SGLang's wording where it has one, for values that the engine cannot honour.
+    """
+    notices: list[str] = []
+    if args.tp_size != 1:
+        raise ArgumentError(f"--tp-size {args.tp_size}: the demo engine runs on one rank; pass --tp-size 1")
+    if args.decode_log_interval < 1:
+        raise ArgumentError(f"--decode-log-interval {args.decode_log_interval}: it must be at least 1")
+    if not 0 < args.port < 65536:
+        raise ArgumentError(f"--port {args.port}: a port is a number from 1 to 65535")
+    args = replace(args, max_running_requests=1, served_model_name=args.served_model_name or args.model_path)
+    if args.speculative_algorithm is None:
+        return args, notices
+    args = _resolve_speculative(args, notices)
+    notices.append("Overlap schedule is not implemented for speculative decoding on CPU.")
+    return args, notices
+
+
+def _resolve_speculative(args: ServerArgs, notices: list[str]) -> ServerArgs:
+    algorithm = (args.speculative_algorithm or "").upper()
+    steps, topk = args.speculative_num_steps, args.speculative_eagle_topk
+    if algorithm not in _KNOWN_ALGORITHMS:
+        raise ArgumentError(f"Unknown speculative algorithm name: {args.speculative_algorithm}")
+    if algorithm != "EAGLE3":
+        raise ArgumentError(f"--speculative-algorithm {algorithm}: the demo engine drafts with EAGLE3 only")
+    if args.speculative_draft_model_path is None:
+        raise ArgumentError("EAGLE3 needs a draft: pass --speculative-draft-model-path with the draft's folder")
+    if steps is None or topk is None:
+        raise ArgumentError(
+            "pass --speculative-num-steps and --speculative-eagle-topk together: SGLang's automatic choice for Llama is a "
+            "tree (steps 5, topk 4), and the demo engine drafts chains"
+        )
+    if steps < 0 or steps > 16:
+        raise ArgumentError(f"--speculative-num-steps {steps}: the demo engine drafts 0 to 16 steps")
+    if topk != 1:
+        raise ArgumentError(
+            f"speculative_eagle_topk {topk} is only supported by engines with tree attention; the demo engine drafts "
+            "chains. Use --speculative-eagle-topk 1."
+        )
+    if args.speculative_num_draft_tokens != steps + 1:
+        notices.append(
+            "speculative_num_draft_tokens is adjusted to speculative_num_steps + 1 when speculative_eagle_topk == 1"
+        )
+    return replace(args, speculative_algorithm=algorithm, speculative_num_draft_tokens=steps + 1)
