@@ -1,0 +1,21 @@
+"""Where the console keeps what is its user's: deployment files, history, and what it fetched for a while."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+APP = "eagle-console"
+
+
+def config_dir() -> Path:
+    """The folder of deployment files. Not created here: reading must leave no trace."""
+    from platformdirs import user_config_path
+
+    return Path(user_config_path(APP, appauthor=False))
+
+
+def history_file() -> Path:
+    """The database of runs; its folder is created by whoever opens it."""
+    from platformdirs import user_state_path
+
+    return Path(user_state_path(APP, appauthor=False)) / "history.sqlite3"
