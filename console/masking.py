@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 MASK = "••••"
 
@@ -50,3 +51,15 @@ def mask_argv(argv: Sequence[str]) -> tuple[str, ...]:
 def mask_env(env: Mapping[str, str]) -> dict[str, str]:
     """The environment with secret values masked."""
     return {key: MASK if is_secret(key) and value else mask_text(value) for key, value in env.items()}
+
+
+def mask_json(value: Any) -> Any:
+    """A JSON value with the secrets in its keys and texts masked."""
+    if isinstance(value, Mapping):
+        return {
+            key: MASK if isinstance(item, str) and item and is_secret(str(key)) else mask_json(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [mask_json(item) for item in value]
+    return mask_text(value) if isinstance(value, str) else value
