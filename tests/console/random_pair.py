@@ -44,7 +44,12 @@ def write_random_pair(folder: Path, ids: Any = (2, 6, 9), seed: int = 0) -> tupl
 
 def write_draft_config(draft: Path, ids: Any) -> None:
     """The draft's config.json with `ids` where SGLang reads them; None leaves them out."""
-    config = {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": DRAFT_VOCAB, **SHAPE}
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "draft_vocab_size": DRAFT_VOCAB,
+        **SHAPE,
+    }
     if ids is not None:
         values = list(ids) if isinstance(ids, tuple) else ids
         config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": values, "use_aux_hidden_state": True}

@@ -56,7 +56,7 @@ class ServerArgs:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m console.demo.engine",
-        description="The embedded engine (demo, sglang-compatible): serves one tiny Llama with an EAGLE-3 draft on the CPU.",
+        description="The embedded engine (demo, sglang-compatible): serves one tiny Llama, with or without a draft.",
         epilog="Flags carry SGLang's names and meaning; one that is not listed is not supported.",
         allow_abbrev=False,
     )
@@ -128,7 +128,7 @@ def _resolve_speculative(args: ServerArgs, notices: list[str]) -> ServerArgs:
         raise ArgumentError("EAGLE3 needs a draft: pass --speculative-draft-model-path with the draft's folder")
     if steps is None or topk is None:
         raise ArgumentError(
-            "pass --speculative-num-steps and --speculative-eagle-topk together: SGLang's automatic choice for Llama is a "
+            "pass --speculative-num-steps and --speculative-eagle-topk together: SGLang's own choice for Llama is a "
             "tree (steps 5, topk 4), and the demo engine drafts chains"
         )
     if steps < 0 or steps > 16:

@@ -46,7 +46,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}; pass a model folder with a config.json") from error
+        raise CheckpointError(
+            f"cannot read {path}: {error.strerror}; pass a model folder with a config.json"
+        ) from error
     except ValueError as error:
         raise CheckpointError(f"{path} is not valid JSON ({error}); repair the file") from error
     if not isinstance(config, dict):
@@ -68,7 +70,9 @@ def read_shape(config: dict[str, Any], name: str) -> LlamaShape:
     if config.get("attention_bias") or config.get("mlp_bias") or config.get("bias"):
         raise CheckpointError(f"{name}: biases are not supported by the demo engine")
     if config.get("hidden_act", "silu") != "silu":
-        raise CheckpointError(f"{name}: hidden_act {config['hidden_act']!r} is not supported by the demo engine; only silu")
+        raise CheckpointError(
+            f"{name}: hidden_act {config['hidden_act']!r} is not supported by the demo engine; only silu"
+        )
     try:
         hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
         return LlamaShape(
@@ -85,7 +89,9 @@ def read_shape(config: dict[str, Any], name: str) -> LlamaShape:
             tied=bool(config.get("tie_word_embeddings", False)),
         )
     except KeyError as error:
-        raise CheckpointError(f"{name}: config.json has no {error.args[0]!r}; it is needed to size the model") from error
+        raise CheckpointError(
+            f"{name}: config.json has no {error.args[0]!r}; it is needed to size the model"
+        ) from error
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise CheckpointError(f"{name}: config.json has a size that is not a usable number ({error})") from error
 
@@ -126,7 +132,9 @@ def _parse_safetensors(content: bytes) -> dict[str, Array]:
         shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
         size = np.dtype(code).itemsize * math.prod(shape)
         if not 0 <= begin <= end <= len(content) - body or end - begin != size:
-            raise ValueError(f"tensor {name} should have {size} bytes, the file has {len(content) - body - begin} there")
+            raise ValueError(
+                f"tensor {name} should have {size} bytes, the file has {len(content) - body - begin} there"
+            )
         values = np.frombuffer(content, dtype=code, count=math.prod(shape), offset=body + begin).reshape(shape)
         if entry["dtype"] == "BF16":
             values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -153,6 +161,7 @@ class TensorSource:
             )
         if tensor.shape != shape:
             raise AssertionError(
-                f"Attempted to load weight (torch.Size({list(tensor.shape)})) into parameter (torch.Size({list(shape)})) [{key}]"
+                f"Attempted to load weight (torch.Size({list(tensor.shape)})) into parameter "
+                f"(torch.Size({list(shape)})): {key}"
             )
         return tensor

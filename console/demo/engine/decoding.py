@@ -14,12 +14,16 @@ from console.demo.engine.models.llama import LlamaForCausalLM
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward pass as the loop saw it: the prompt (`correct_drafts` None) or one decode iteration."""
+    """One target pass as the loop saw it.
 
+    `correct_drafts` is None where nothing was drafted: in prefill, and in decoding without a drafter. `cached_tokens`
+    is the length of the target's key/value cache after the step.
+    """
+
+    prefill: bool
     emitted: tuple[int, ...]
     correct_drafts: int | None
     cached_tokens: int
-    """Tokens in the target's key/value cache after the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +91,10 @@ def decode(
     hidden = [out.aux if drafter else out.final] if keep_hidden else []
     histogram = [0] * (steps + 1) if drafter else []
     report = on_step or (lambda step: None)
+    report(Step(True, tuple(tokens), None, cache.length))
     if drafter:
         drafter.reset()
         drafter.extend(np.append(prompt[1:], tokens[0]), out.aux)
-    report(Step(tuple(tokens), None, cache.length))
     reason = _finished(tokens, 1, limits)
     while reason is None:
         before = len(tokens)
@@ -111,7 +115,7 @@ def decode(
         tokens.extend(emitted.tolist())
         if keep_hidden:
             hidden.append((out.aux if drafter else out.final)[: len(emitted)])
-        report(Step(tuple(tokens[before:]), correct, cache.length))
+        report(Step(False, tuple(tokens[before:]), correct, cache.length))
         reason = _finished(tokens, len(tokens) - before, limits)
     kept = len(tokens)
     return Generation(

@@ -45,6 +45,7 @@ class Engine:
         self.target = target
         self.drafter = drafter
         self.context_len = context_len
+        self.eos_tokens: frozenset[int] = frozenset()
         self.steps = args.speculative_num_steps or 0
         self.cache: KVCache = target.new_cache(context_len + self.steps + 1)
 
@@ -75,6 +76,8 @@ class Engine:
         if args.speculative_algorithm is not None:
             drafter = _load_drafter(args, target, context_len, positions, on_event)
         engine = Engine(args, target, drafter, context_len)
+        eos = config.get("eos_token_id")
+        engine.eos_tokens = frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])
         on_event(LoadEvent("cache", "LlamaForCausalLM", cache_tokens=context_len, cache_bytes=engine.cache.nbytes))
         if drafter is not None:
             size = drafter.cache_bytes
@@ -91,10 +94,10 @@ class Engine:
             raise RequestError(f"Token ID {wrong!r} is out of vocabulary (vocab size: {vocab})")
         if len(ids) + max_new_tokens > self.context_len:
             raise RequestError(
-                f"Requested token count exceeds the model's maximum context length of {self.context_len} tokens. You "
-                f"requested a total of {len(ids) + max_new_tokens} tokens: {len(ids)} tokens from the input messages and "
-                f"{max_new_tokens} tokens for the completion. Please reduce the number of tokens in the input messages "
-                "or the completion to fit within the limit."
+                f"Requested token count exceeds the model's maximum context length of {self.context_len} tokens. "
+                f"You requested a total of {len(ids) + max_new_tokens} tokens: {len(ids)} tokens from the input "
+                f"messages and {max_new_tokens} tokens for the completion. Please reduce the number of tokens in the "
+                "input messages or the completion to fit within the limit."
             )
         return np.array(ids, dtype=np.int64)
 
@@ -109,7 +112,7 @@ class Engine:
         on_step: Callable[[Step], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Generation:
-        """Greedy continuation of `ids`; raises RequestError for bad ids, RuntimeError when fc does not fit the states."""
+        """Greedy continuation of `ids`; raises RequestError for bad ids, RuntimeError when fc does not fit."""
         prompt = self.check(ids, max_new_tokens)
         if max_new_tokens < 1:
             raise RequestError(f"max_new_tokens must be at least 1, got {max_new_tokens}")

@@ -5,10 +5,12 @@ The log reader of the console knows these formats from the real engine; nothing 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
 from dataclasses import dataclass
+from typing import TextIO
 
 from console.demo.engine.engine import GIB, LoadEvent
 
@@ -39,17 +41,18 @@ class Log:
     def write(self, message: str, level: str = "info") -> None:
         """One message on stderr; a message of several lines gets one prefix, as with logging."""
         if _LEVELS.index(level) >= self._threshold:
-            self._put(sys.stderr.fileno(), message)
+            self._put(sys.stderr, message)
 
     def access(self, client: str, request: str, status: int, phrase: str) -> None:
         """One uvicorn access line on stdout."""
         if self._threshold <= _LEVELS.index("info"):
-            self._put(sys.stdout.fileno(), f'INFO:     {client} - "{request}" {status} {phrase}')
+            self._put(sys.stdout, f'INFO:     {client} - "{request}" {status} {phrase}')
 
-    def _put(self, descriptor: int, message: str) -> None:
-        line = f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {message}\n".encode("utf-8", errors="replace")
-        with self._lock, open(descriptor, "wb", buffering=0, closefd=False) as stream:
-            stream.write(line)
+    def _put(self, stream: TextIO, message: str) -> None:
+        line = f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {message}"
+        # A log that nobody reads any more must not stop the server.
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            print(line, file=stream, flush=True)
 
     def load(self, event: LoadEvent) -> None:
         """A milestone of loading."""

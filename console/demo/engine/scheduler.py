@@ -140,7 +140,7 @@ class Scheduler:
 
     def _on_step(self, prompt_tokens: int, step: Step) -> None:
         self.progress += 1
-        if step.correct_drafts is None and len(step.emitted) == 1 and step.cached_tokens == prompt_tokens:
+        if step.prefill:
             self.stats.prefill(prompt_tokens, step)
         else:
             self.stats.decode(step)

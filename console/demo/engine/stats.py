@@ -105,7 +105,7 @@ class Stats:
             self.used_tokens = 0
 
     def internal_state(self) -> dict[str, Any]:
-        """The speculative part of `internal_states[0]`; the average appears with the first decode line, as in SGLang."""
+        """The speculative part of `internal_states[0]`; the average comes with the first decode line."""
         with self._lock:
             state: dict[str, Any] = {"last_gen_throughput": round(self.throughput, 2)}
             if self._total_rounds:

@@ -48,7 +48,7 @@ class Rotary:
 
 
 class KVCache:
-    """Keys and values of every layer, [layers, kv_heads, capacity, head_dim]; rows past `length` are free to overwrite."""
+    """Keys and values of every layer, [layers, kv_heads, capacity, head_dim]; rows past `length` are free."""
 
     def __init__(self, shape: LlamaShape, layers: int, capacity: int, dtype: DTypeLike) -> None:
         size = (layers, shape.kv_heads, capacity, shape.head_dim)
@@ -90,7 +90,7 @@ class DecoderLayer:
         self.down = matrix(source.take(f"{mlp}.down_proj.weight", (hidden, shape.intermediate)), dtype)
 
     def attend(self, x: Floats, cache: KVCache, layer: int, start: int, rotary: Rotary, bias: Floats | None) -> Floats:
-        """Attention output [T, H] of rows `x` [T, width] at positions start …; their keys and values enter the cache."""
+        """Attention output [T, H] of rows `x` [T, width] at positions start …; keys and values enter the cache."""
         shape, rows, end = self.shape, x.shape[0], start + x.shape[0]
         heads, kv, dim = shape.heads, shape.kv_heads, shape.head_dim
         group = heads // kv

@@ -1,0 +1,6 @@
+"""What the engine calls itself, so that nobody takes it for SGLang."""
+
+from __future__ import annotations
+
+ENGINE = "demo, sglang-compatible"
+VERSION = "0.1.0+demo"
