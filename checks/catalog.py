@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Callable
 
-from checks.errors import CheckError
+from checks.errors import CheckError, NoSuchCheck, NotRunnable
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
 
@@ -28,7 +30,7 @@ class Check:
     @property
     def page(self) -> str:
         """The documentation page: the function's docstring."""
-        return _dedent(self.run.__doc__ or "")
+        return inspect.cleandoc(self.run.__doc__ or "")
 
     @property
     def help(self) -> str:
@@ -56,6 +58,44 @@ def all_checks() -> list[Check]:
     return sorted(_REGISTRY.values(), key=lambda item: FAMILIES.index(item.id.split(".")[0]))
 
 
+def choose(only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Check]:
+    """The checks to run: those named in `only` (all when empty), without those in `skip`.
+
+    A family's name stands for all its checks. Raises NoSuchCheck, with the nearest name, for one it lacks.
+    """
+    catalog = all_checks()
+    for name in (*only, *skip):
+        if not any(_named(item, name) for item in catalog):
+            raise NoSuchCheck(f"no check {name!r}; {nearest(name)}")
+    return [
+        item
+        for item in catalog
+        if (not only or any(_named(item, name) for name in only)) and not any(_named(item, name) for name in skip)
+    ]
+
+
+def find(id: str) -> Check:
+    """The check of this id. Raises NoSuchCheck with the nearest id."""
+    for item in all_checks():
+        if item.id == id:
+            return item
+    raise NoSuchCheck(f"no check {id!r}; {nearest(id)}")
+
+
+def nearest(name: str) -> str:
+    """What a wrong check name may have meant."""
+    ids = [item.id for item in all_checks()]
+    families = {id.split(".")[0] for id in ids}
+    # A name without its family, or with a wrong one, is nearest to the ids that end like it.
+    tail = name.rpartition(".")[2]
+    close = [id for id in ids if id.endswith("." + tail)] or difflib.get_close_matches(name, [*ids, *families], 1, 0.4)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(ids)}"
+
+
+def _named(item: Check, name: str) -> bool:
+    return name in (item.id, item.id.split(".")[0])
+
+
 def run_checks(evidence: Evidence, chosen: Iterable[Check]) -> Iterator[Finding]:
     """Run the chosen checks in order; one that lacks evidence is UNKNOWN once, one that raises is `internal`."""
     for item in chosen:
@@ -65,22 +105,13 @@ def run_checks(evidence: Evidence, chosen: Iterable[Check]) -> Iterator[Finding]
 def _run_one(item: Check, evidence: Evidence) -> Iterator[Finding]:
     started = time.monotonic()
     evidence.begin(item.id)
-    missing = [(need, reason) for need in item.needs if (reason := evidence.missing(need)) is not None]
-    if missing:
-        yield Finding(
-            item.id,
-            Verdict.UNKNOWN,
-            "not checked: " + "; ".join(reason for _, reason in missing),
-            {"needs": [need.value for need, _ in missing]},
-            help=item.help,
-            took_s=time.monotonic() - started,
-        )
-        return
     try:
-        findings = list(item.run(evidence))
+        findings = _missing(item, evidence) or list(item.run(evidence))
+    except NotRunnable:
+        raise
     except CheckError as error:
         findings = [Finding(item.id, Verdict.UNKNOWN, f"not checked: {error}", {"needs": [str(error)]})]
-    except Exception as error:  # the edge: a check that raises is a bug, and must not hide the other findings
+    except Exception as error:  # noqa: BLE001  (the edge: a check that raises is a bug and must not hide the others)
         findings = [
             Finding(
                 "internal",
@@ -94,7 +125,22 @@ def _run_one(item: Check, evidence: Evidence) -> Iterator[Finding]:
         yield replace(finding, help=finding.help or item.help, took_s=finding.took_s or took)
 
 
-def _dedent(text: str) -> str:
-    import inspect
-
-    return inspect.cleandoc(text)
+def _missing(item: Check, evidence: Evidence) -> list[Finding]:
+    """The one UNKNOWN of a check that lacks what it needs; empty when everything is there."""
+    reasons: dict[str, str] = {}
+    # Captures last: having them may mean asking the running server, which is no use when something else is absent.
+    for need in sorted(item.needs, key=lambda need: need is Need.CAPTURE):
+        if need is Need.CAPTURE and reasons and evidence.request.server.url:
+            continue
+        try:
+            reason = evidence.missing(need)
+        except NotRunnable:
+            raise
+        except CheckError as error:
+            reason = str(error)
+        if reason is not None:
+            reasons[need.value] = reason
+    if not reasons:
+        return []
+    summary = "not checked: " + "; ".join(dict.fromkeys(reasons.values()))
+    return [Finding(item.id, Verdict.UNKNOWN, summary, {"needs": list(reasons)})]

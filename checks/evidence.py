@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from functools import cached_property
-from typing import Any, Optional, TypeVar
+from typing import Any, TypeVar
 
 from checks.caches import Cache, open_cache
 from checks.capture import Capture, live_captures, open_capture
 from checks.draft import Draft, open_draft
 from checks.engines import Engine, engines_for
+from checks.errors import CheckError
 from checks.request import Request, given_path
 from checks.target import Target, open_target
 
@@ -47,11 +47,11 @@ _HOW = {
 class Evidence:
     """What a run may look at. Opening is lazy; a piece that cannot be opened raises a CheckError where it is used."""
 
-    def __init__(self, request: Request, progress: Optional[Progress] = None) -> None:
+    def __init__(self, request: Request, progress: Progress | None = None) -> None:
         self.request = request
         self._progress = progress
         self._check = ""
-        self._memo: dict[object, Any] = {}
+        self._memo: dict[object, tuple[Any, CheckError | None]] = {}
         # Given paths are proven to exist before any check runs: a missing one is exit 3, not a finding.
         given_path(request.parent, "--parent")
         given_path(request.engine_source, "--engine-source")
@@ -63,43 +63,53 @@ class Evidence:
 
     # -- pieces ------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def draft(self) -> Optional[Draft]:
+    @property
+    def draft(self) -> Draft | None:
         """The draft checkpoint, or None when not given."""
-        return open_draft(self._draft_path) if self._draft_path else None
+        path = self._draft_path
+        return self.memo("draft", lambda: open_draft(path)) if path else None
 
-    @cached_property
-    def target(self) -> Optional[Target]:
+    @property
+    def target(self) -> Target | None:
         """The target's config and weights, or None when not given."""
-        return open_target(self._target_path) if self._target_path else None
+        path = self._target_path
+        return self.memo("target", lambda: open_target(path)) if path else None
 
-    @cached_property
+    @property
     def caches(self) -> tuple[Cache, ...]:
         """Every cache given, recognised. Raises UnknownLayout or NeedsLibrary."""
-        return tuple(open_cache(path, item.layout, item.states) for path, item in self._cache_paths if path)
+        return self.memo("caches", self._open_caches)
 
-    @cached_property
+    @property
     def captures(self) -> tuple[Capture, ...]:
         """Captures given as folders; when none are, states asked of the running server for cached tokens."""
-        given = tuple(open_capture(path) for path in self._capture_paths if path)
-        return given or live_captures(self)
+        return self.memo("captures", self._open_captures)
 
-    @cached_property
+    @property
     def engines(self) -> tuple[Engine, ...]:
         """The engines to judge for: those given, else the one that runs or is installed."""
-        return engines_for(self)
+        return self.memo("engines", lambda: engines_for(self))
 
     # -- services for checks -----------------------------------------------------------------------------------
 
-    def missing(self, need: Need) -> Optional[str]:
-        """None when the piece is there, else the sentence that says what is needed."""
+    def missing(self, need: Need) -> str | None:
+        """None when the piece is there, else the sentence that says what is needed.
+
+        Raises the CheckError of a piece that was given and cannot be opened.
+        """
         return None if self._has(need) else f"needs {_HOW[need]}"
 
     def memo(self, key: object, make: Callable[[], T]) -> T:
-        """The value for `key`, made once a run: for results that several checks share."""
+        """The value for `key`, made once a run: for what several checks share. A failure is remembered as well."""
         if key not in self._memo:
-            self._memo[key] = make()
-        result: T = self._memo[key]
+            try:
+                self._memo[key] = (make(), None)
+            except CheckError as error:
+                self._memo[key] = (None, error)
+        value, failure = self._memo[key]
+        if failure is not None:
+            raise failure
+        result: T = value
         return result
 
     def begin(self, check: str) -> None:
@@ -111,6 +121,14 @@ class Evidence:
         """Report progress of the running check: `done` of `total` (0 = unknown)."""
         if self._progress is not None:
             self._progress(self._check, done, total, note)
+
+    def _open_caches(self) -> tuple[Cache, ...]:
+        slots = self.draft.slots if self.draft is not None else 0
+        return tuple(open_cache(path, item.layout, item.states, slots) for path, item in self._cache_paths if path)
+
+    def _open_captures(self) -> tuple[Capture, ...]:
+        given = tuple(open_capture(path) for path in self._capture_paths if path)
+        return given or live_captures(self)
 
     def _has(self, need: Need) -> bool:
         if need is Need.DRAFT:

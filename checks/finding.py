@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Iterable, Optional, Union
+from typing import Any, Union
 
 
 class Verdict(str, Enum):
@@ -57,7 +59,7 @@ class Finding:
     verdict: Verdict
     summary: str
     evidence: dict[str, Any] = field(default_factory=dict)
-    fix: Optional[Fix] = None
+    fix: Fix | None = None
     help: str = ""
     engine: str | None = None
     took_s: float = 0.0
@@ -67,11 +69,30 @@ class Finding:
         out: dict[str, Any] = {"check": self.check, "verdict": self.verdict.value, "summary": self.summary}
         if self.engine is not None:
             out["engine"] = self.engine
-        out["evidence"] = self.evidence
-        out["fix"] = self.fix.as_json() if self.fix is not None else None
+        out["evidence"] = plain(self.evidence)
+        out["fix"] = plain(self.fix.as_json()) if self.fix is not None else None
         out["help"] = self.help
         out["took_s"] = round(self.took_s, 4)
         return out
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's own types: tuples as lists, numpy scalars as numbers, and what JSON cannot say as null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    # numpy arrays and scalars, by the methods they share: this module stays free of numpy.
+    for name in ("tolist", "item"):
+        if hasattr(value, name):
+            return plain(getattr(value, name)())
+    return str(value)
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Optional, Protocol
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Served:
     """
 
     states: tuple[int, ...]
-    problem: Optional[str] = None
+    problem: str | None = None
 
 
 class Rule(Protocol):
@@ -32,19 +32,20 @@ class Rule(Protocol):
         """Where the rule was read: a file and line of the installed engine, or a row of the table."""
         ...
 
-    def served(self, ids: Optional[Sequence[object]], n: int) -> Served:
+    def served(self, ids: Sequence[object] | None, n: int) -> Served:
         """The states fed for these ids (None: key absent, so the engine's default) on a target of n layers."""
         ...
 
 
-def ids_for(states: Sequence[int], rule: Rule, n: int) -> Optional[tuple[int, ...]]:
+def ids_for(states: Sequence[int], rule: Rule, n: int) -> tuple[int, ...] | None:
     """The ids that make `rule` feed exactly `states`, or None where no ids can.
 
     The rule is inverted by running it forward over candidates, never by algebra, so that a rule that branches on its
     input (deepseek from 0.5.13 on: first id 1 means something else) is inverted rightly too.
     """
     wanted = tuple(states)
-    for shifts in [(0,) * len(wanted), (-1,) * len(wanted), (1,) * len(wanted), *product((0, -1, 1), repeat=len(wanted))]:
+    uniform = [(shift,) * len(wanted) for shift in (0, -1, 1)]
+    for shifts in [*uniform, *product((0, -1, 1), repeat=len(wanted))]:
         candidate = tuple(state + shift for state, shift in zip(wanted, shifts))
         served = rule.served(list(candidate), n)
         if served.problem is None and served.states == wanted:

@@ -164,6 +164,7 @@ def _held(document: Any, names: Sequence[str], pointer: str) -> Any:
 
 
 def _index(text: str, length: int, pointer: str) -> int:
-    if not (text.isascii() and text.isdigit()) or (len(text) > 1 and text[0] == "0") or int(text) >= length:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+    if str(number) != text or number >= length:
         raise PatchFailed(f"{pointer}: {text!r} is not an index of a list of {length}")
-    return int(text)
+    return number

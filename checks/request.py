@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Union
 
 from checks.errors import NotRunnable
 
@@ -74,7 +75,9 @@ class Request:
         """Read a request object. Raises NotRunnable naming the key that is wrong."""
         values = _known(cls, raw, "request")
         if raw.get("schema", SCHEMA) != SCHEMA:
-            raise NotRunnable(f"request schema {raw.get('schema')!r} is not {SCHEMA}: console and checks differ in version")
+            raise NotRunnable(
+                f"request schema {raw.get('schema')!r} is not {SCHEMA}: console and checks differ in version"
+            )
         values.pop("schema", None)
         if "caches" in values:
             values["caches"] = tuple(_record(CacheRequest, item, "caches") for item in values["caches"])
@@ -112,7 +115,7 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
-def given_path(text: str, what: str) -> Optional[Path]:
+def given_path(text: str, what: str) -> Path | None:
     """The path as given, or None when not given. Raises NotRunnable when it is given and not there or not readable."""
     if not text:
         return None

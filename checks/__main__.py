@@ -1,0 +1,111 @@
+"""The command line of checks, as it runs on the host: a request in on stdin, JSON lines out on stdout.
+
+The request is one JSON object. Out come `{"event": "progress", …}` and `{"event": "finding", …}` lines, and last either
+`{"event": "report", "report": {…}}` or `{"event": "error", "exit": 2 or 3, "message": …}`, with that exit code.
+With `--attached` the request is the first line, and the end of stdin after it means that nobody listens any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+from checks.errors import CheckError, NoSuchCheck, NotRunnable
+
+EXIT_OK, EXIT_USAGE, EXIT_NOT_RUN, EXIT_INTERRUPTED, EXIT_GONE = 0, 2, 3, 130, 141
+
+# A request is paths and flags; this is far beyond any.
+_MAX_REQUEST = 4_000_000
+# Beside a loaded server: few threads, and the last in the queue.
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_MAX_THREADS = 4
+_NICE = 10
+
+
+def main() -> int:
+    """Answer the request on stdin; returns the exit code."""
+    attached = "--attached" in sys.argv[1:]
+    out = _Lines()
+    for name in _THREADS:
+        os.environ.setdefault(name, str(min(_MAX_THREADS, os.cpu_count() or 1)))
+    if hasattr(os, "nice"):
+        os.nice(_NICE)
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        stdin = sys.stdin.buffer
+        raw = stdin.readline(_MAX_REQUEST) if attached else stdin.read(_MAX_REQUEST)
+        if attached:
+            threading.Thread(target=_leave_at_end_of, args=(stdin,), daemon=True).start()
+        report = answer(_request(raw), out)
+        out({"event": "report", "report": report})
+        return EXIT_OK
+    except CheckError as error:
+        code = EXIT_USAGE if isinstance(error, NoSuchCheck) else EXIT_NOT_RUN
+        out({"event": "error", "exit": code, "message": str(error)})
+        return code
+
+
+def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """`checks.answer.answer`, once this python is known to have what it needs. Raises NotRunnable when it has not."""
+    try:
+        import numpy  # noqa: F401
+    except ImportError as error:
+        raise NotRunnable(
+            f"{sys.executable} (Python {sys.version.split()[0]}) cannot import numpy ({error}), and the checks compute "
+            "with it; name a python that has it: python under [host] in the deployment, or install numpy there"
+        ) from None
+    from checks.answer import answer as answered
+
+    return answered(request, emit)
+
+
+class _Lines:
+    """One JSON object a line on what was stdout; stdout itself becomes stderr, so that no stray print tears a line."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii", newline="\n")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        self._out.write(json.dumps(event, allow_nan=False) + "\n")
+        self._out.flush()
+
+
+def _request(raw: bytes) -> Mapping[str, Any]:
+    try:
+        request = json.loads(raw.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise NotRunnable(f"the request on stdin is not one JSON object: {str(error)[:120]}") from None
+    if not isinstance(request, dict):
+        raise NotRunnable("the request on stdin is not a JSON object")
+    return request
+
+
+def _leave(signum: int, frame: object) -> None:
+    raise SystemExit(128 + signum)
+
+
+def _leave_at_end_of(stdin: BinaryIO) -> None:
+    while stdin.read(4096):
+        pass
+    # The main thread may be deep in numpy: no exception reaches it there, and nothing it holds needs closing.
+    os._exit(EXIT_GONE)
+
+
+def _quietly() -> int:
+    """Run `main`, and leave without a traceback when nobody listens, or on Ctrl-C."""
+    try:
+        return main()
+    except BrokenPipeError:
+        os._exit(EXIT_GONE)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(_quietly())

@@ -1,0 +1,71 @@
+"""The files of a cache: found one or two folders deep, in the order of their numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from checks.errors import NotRunnable
+
+SUFFIXES = (".safetensors", ".pt", ".ckpt", ".ckpt.gz")
+# Folders of groups, as rows_0-2000/ or hidden_states/; a cache is never deeper.
+DEPTH = 2
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The sample files of a cache, and the names of the other files beside them."""
+
+    path: Path
+    folder: Path
+    """Where side files stand: the folder of the first sample file."""
+    files: tuple[Path, ...]
+    others: tuple[str, ...]
+
+    def having(self, suffix: str) -> tuple[Path, ...]:
+        """The sample files with this suffix."""
+        return tuple(file for file in self.files if file.name.endswith(suffix))
+
+
+def list_files(path: Path) -> Listing:
+    """The sample files under a folder, or the one file given. Raises NotRunnable when a folder may not be listed."""
+    if path.is_file():
+        beside = sorted(item.name for item in _scan(path.parent) if item.name != path.name and item.is_file())
+        return Listing(path, path.parent, (path,), tuple(beside[:100]))
+    found: list[Path] = []
+    others: list[str] = []
+    for entry in _walk(path, DEPTH):
+        if entry.name.endswith(SUFFIXES):
+            found.append(Path(entry.path))
+        elif len(others) < 100:
+            others.append(entry.name)
+    found.sort(key=lambda file: [_numbers(part) for part in file.parts])
+    return Listing(path, found[0].parent if found else path, tuple(found), tuple(sorted(others)))
+
+
+def _walk(folder: Path, depth: int) -> Iterator[os.DirEntry[str]]:
+    deeper: list[Path] = []
+    for entry in _scan(folder):
+        if entry.is_file():
+            yield entry
+        elif depth > 0 and entry.is_dir():
+            deeper.append(Path(entry.path))
+    for inner in deeper:
+        yield from _walk(inner, depth - 1)
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise NotRunnable(f"{folder}: cannot be listed: {error.strerror or error}") from None
+
+
+def _numbers(text: str) -> tuple[tuple[int, str], ...]:
+    """A sort key that puts data_2 before data_10."""
+    parts = re.split(r"([0-9]{1,18})", text)
+    return tuple((int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts))

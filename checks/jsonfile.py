@@ -1,0 +1,57 @@
+"""Reading a config.json: untrusted bytes in, a JSON object or a sentence about why not out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from checks.errors import BadConfig, NotRunnable
+
+# A config of a model is some kilobytes; what is larger than this is not one.
+MAX_BYTES = 16_000_000
+
+
+def read_config(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """The bytes of a JSON object and the object.
+
+    Raises BadConfig when it is none, NotRunnable when reading is not permitted.
+    """
+    raw = read_bytes(path)
+    return raw, parse_config(raw, path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a config. Raises NotRunnable when reading is not permitted, BadConfig when it cannot be one."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except PermissionError:
+        raise NotRunnable(f"{path}: not permitted to read it; run as its owner or open its mode") from None
+    except OSError as error:
+        raise BadConfig(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(raw) > MAX_BYTES:
+        raise BadConfig(f"{path}: larger than {MAX_BYTES // 1_000_000} MB: not a model's config.json")
+    return raw
+
+
+def parse_config(raw: bytes, path: Path) -> dict[str, Any]:
+    """The JSON object in `raw`. Raises BadConfig naming the line and column of what is wrong."""
+    try:
+        config = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadConfig(f"{path}: not UTF-8 text (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        empty = "it is empty" if not raw.strip() else f"{error.msg} at {where}"
+        raise BadConfig(f"{path}: not JSON: {empty}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadConfig(f"{path}: not usable JSON: {str(error)[:120] or 'nested too deeply'}") from None
+    if not isinstance(config, dict):
+        raise BadConfig(f"{path}: holds a JSON {type(config).__name__}, not an object")
+    return config
+
+
+def whole(value: object) -> int | None:
+    """The value as a positive whole number, or None: JSON's true is none, nor is a float or a text."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
