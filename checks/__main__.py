@@ -28,8 +28,30 @@ _NICE = 10
 
 
 def main() -> int:
-    """Answer the request on stdin; returns the exit code."""
-    attached = "--attached" in sys.argv[1:]
+    """Answer the request on stdin; returns the exit code. Leaves quietly when nobody listens, and on Ctrl-C."""
+    try:
+        return _run(attached="--attached" in sys.argv[1:])
+    except BrokenPipeError:
+        os._exit(EXIT_GONE)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """`checks.answer.answer`, once this python is known to have what it needs. Raises NotRunnable when it has not."""
+    try:
+        import numpy  # noqa: F401
+    except ImportError as error:
+        raise NotRunnable(
+            f"{sys.executable} (Python {sys.version.split()[0]}) cannot import numpy ({error}), and the checks compute "
+            "with it; name a python that has it: python under [host] in the deployment, or install numpy there"
+        ) from None
+    from checks.answer import answer as answered
+
+    return answered(request, emit)
+
+
+def _run(attached: bool) -> int:
     out = _Lines()
     for name in _THREADS:
         os.environ.setdefault(name, str(min(_MAX_THREADS, os.cpu_count() or 1)))
@@ -48,20 +70,6 @@ def main() -> int:
         code = EXIT_USAGE if isinstance(error, NoSuchCheck) else EXIT_NOT_RUN
         out({"event": "error", "exit": code, "message": str(error)})
         return code
-
-
-def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """`checks.answer.answer`, once this python is known to have what it needs. Raises NotRunnable when it has not."""
-    try:
-        import numpy  # noqa: F401
-    except ImportError as error:
-        raise NotRunnable(
-            f"{sys.executable} (Python {sys.version.split()[0]}) cannot import numpy ({error}), and the checks compute "
-            "with it; name a python that has it: python under [host] in the deployment, or install numpy there"
-        ) from None
-    from checks.answer import answer as answered
-
-    return answered(request, emit)
 
 
 class _Lines:
@@ -97,15 +105,5 @@ def _leave_at_end_of(stdin: BinaryIO) -> None:
     os._exit(EXIT_GONE)
 
 
-def _quietly() -> int:
-    """Run `main`, and leave without a traceback when nobody listens, or on Ctrl-C."""
-    try:
-        return main()
-    except BrokenPipeError:
-        os._exit(EXIT_GONE)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-
-
 if __name__ == "__main__":
-    sys.exit(_quietly())
+    sys.exit(main())
