@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -94,7 +93,7 @@ def parse(argv: Sequence[str], program: Sequence[str] = ()) -> ServerArgs:
     Exits with status 2, as argparse does, on an unknown flag or a value of the wrong type.
     """
     fields = vars(_parser().parse_args(argv))
-    return ServerArgs(**fields, launch_command=shlex.join([*(program or sys.orig_argv[:3]), *argv]))
+    return ServerArgs(**fields, launch_command=shlex.join([*program, *argv]))
 
 
 def resolve(args: ServerArgs) -> tuple[ServerArgs, list[str]]:

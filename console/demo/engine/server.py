@@ -107,7 +107,7 @@ class RequestHandler(BaseHTTPRequestHandler):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a server until SIGTERM; the exit code says how it ended (0 drained, 1 failed, 2 usage, 3 address taken)."""
-    given = parse(sys.argv[1:] if argv is None else argv)
+    given = parse(sys.argv[1:], sys.orig_argv[: -len(sys.argv[1:]) or None]) if argv is None else parse(argv)
     log = Log(given.log_level)
     try:
         args, notices = resolve(given)
