@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from . import draft, export, measure, samples, target
@@ -34,7 +35,7 @@ def _train_target() -> None:
         export.write_target(export.load_fp32(weights))
 
 
-STEPS = {
+STEPS: dict[str, Callable[[], None]] = {
     "target": _train_target,
     "draft": lambda: draft.train(_say),
     "samples": lambda: samples.write(export.read_target()),
@@ -45,8 +46,10 @@ STEPS = {
 def main() -> None:
     """Run the named steps in their natural order."""
     parser = argparse.ArgumentParser(prog="python -m console.demo.training", description=__doc__.splitlines()[0])
-    parser.add_argument("steps", nargs="*", choices=[[], *STEPS], metavar="STEP", help=f"of {', '.join(STEPS)}")
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"one of {', '.join(STEPS)}; default: all")
     asked = parser.parse_args().steps
+    if unknown := set(asked) - set(STEPS):
+        parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
     for name, step in STEPS.items():
         if asked and name not in asked:
             continue

@@ -11,7 +11,9 @@ import numpy as np
 BOS, EOS, PAD, UNK, VOCAB = 256, 257, 258, 259, 260
 
 # Tables and generated text (code pages, help topics) would teach the model to count, not to write Python.
-SKIPPED_FOLDERS = frozenset({"site-packages", "__pycache__", "test", "tests", "idle_test", "encodings", "pydoc_data", "lib2to3"})
+SKIPPED_FOLDERS = frozenset(
+    {"site-packages", "__pycache__", "test", "tests", "idle_test", "encodings", "pydoc_data", "lib2to3"}
+)
 HELD_OUT_ONE_IN = 16
 
 

@@ -19,9 +19,9 @@ from .muon import Muon, schedule
 from .net import Target
 from .parallel import average, calm_threads, join
 
-STEPS, ROWS, WORKERS, SEED = 1800, 4, 2, 11
-PROMPT, LENGTH = 64, 224
-GENERATED = {"greedy": (1280, 0.0), "sampled": (2560, 0.8)}
+STEPS, ROWS, WORKERS, SEED = 1300, 4, 2, 11
+PROMPT, LENGTH, BATCH = 64, 224, 128
+GENERATED = {"greedy": (640, 0.0), "sampled": (1280, 0.8)}
 """Rows a worker writes for itself, and at what temperature. With two fifths of corpus rows the mix is 1 : 2 : 2."""
 
 STEP_DECAY = 0.8
@@ -40,8 +40,8 @@ def _written(net: Target, text: np.ndarray, rank: int, say: Callable[[str], None
     rng, draw = np.random.default_rng([SEED, rank]), torch.Generator().manual_seed(SEED * WORKERS + rank)
     parts = []
     for kind, (count, temperature) in GENERATED.items():
-        for _ in range(count // 256):
-            prompts = torch.from_numpy(corpus.rows(text, 256, PROMPT, rng))
+        for _ in range(count // BATCH):
+            prompts = torch.from_numpy(corpus.rows(text, BATCH, PROMPT, rng))
             parts.append(continuation(net, prompts, LENGTH - PROMPT, temperature, draw))
         if rank == 0:
             say(f"draft data: {count} {kind} rows written per worker")

@@ -1,4 +1,6 @@
 """Owns the torch form of the EAGLE-3 drafter: one layer, unrolled the way it runs when it drafts several tokens."""
+# mypy: allow-subclassing-any
+# torch is not installed where types are checked, so its classes are unknown there.
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ AUX_STATES = (3, 7, 10)
 
 DRAFT_VOCAB = 128
 TTT_STEPS = 5
+DRAFT_SHAPE = Shape(layers=1)
 
 
 class Mid(nn.Module):
@@ -35,7 +38,7 @@ class Draft(nn.Module):
     d2t: Tensor
     t2d: Tensor
 
-    def __init__(self, d2t: Tensor, shape: Shape = Shape(layers=1)) -> None:
+    def __init__(self, d2t: Tensor, shape: Shape = DRAFT_SHAPE) -> None:
         super().__init__()
         self.shape = shape
         self.fc = nn.Linear(len(AUX_STATES) * shape.hidden, shape.hidden, bias=False)

@@ -73,7 +73,8 @@ def read_target(folder: Path = TARGET) -> Target:
     """The target as shipped: the bf16-rounded weights, in fp32, frozen."""
     net = Target()
     net.load_state_dict({k: v.float() for k, v in load_file(folder / "model.safetensors").items()})
-    return net.eval().requires_grad_(False)
+    net.requires_grad_(False)
+    return net
 
 
 def write_draft(draft: Draft, folder: Path = DRAFT) -> None:
@@ -101,7 +102,8 @@ def read_draft(folder: Path = DRAFT) -> Draft:
     weights = load_file(folder / "model.safetensors")
     draft = Draft(weights["d2t"])
     draft.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in weights.items()})
-    return draft.eval().requires_grad_(False)
+    draft.requires_grad_(False)
+    return draft
 
 
 def _byte_letters() -> list[str]:
@@ -125,7 +127,7 @@ def _write_tokenizer(folder: Path) -> None:
         for name, i in special.items()
     ]  # fmt: skip
     vocab = {letter: byte for byte, letter in enumerate(_byte_letters())} | special
-    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+    model: dict[str, object] = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
              "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
              "vocab": vocab, "merges": []}  # fmt: skip
     _write_json(

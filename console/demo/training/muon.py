@@ -1,4 +1,6 @@
 """Owns the optimiser: Muon (orthogonalised momentum) for weight matrices, AdamW for everything else."""
+# mypy: allow-untyped-decorators
+# torch is not installed where types are checked, so its decorators are unknown there.
 
 from __future__ import annotations
 

@@ -54,7 +54,6 @@ def select(net: Target) -> list[Tensor]:
     """Prompts in a fixed random order, each with a varied greedy continuation; the drafter has no say."""
     rng = np.random.default_rng(SEED)
     found = _candidates(rng)
-    rng.shuffle(found)  # type: ignore[arg-type]
     kept: list[tuple[str, Tensor]] = []
     for length in LENGTHS:
         group = [(name, prompt) for name, prompt in found if len(prompt) == length]

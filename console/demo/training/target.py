@@ -1,4 +1,6 @@
 """Owns the training of the target: two single-threaded processes that average their gradients."""
+# mypy: allow-untyped-decorators
+# torch is not installed where types are checked, so its decorators are unknown there.
 
 from __future__ import annotations
 
