@@ -1,7 +1,7 @@
 """Runs the checks under Python 3.9 as a host would, and holds their findings against those of this Python.
 
-`python -m tests.repo.oldest_python [PYTHON39]` makes `.venv-py39` with numpy alone. It exits 1 if a verdict differs, and
-2 if no Python 3.9 is found.
+`python -m tests.repo.oldest_python [PYTHON39]` makes `.venv-py39` with numpy alone. It exits 1 if a verdict differs
+and 2 if no Python 3.9 is found.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipapp
 from pathlib import Path
 from typing import Any
 
+from console.zipapp import checks_zipapp
 from tests.repo import rules
 
 VENV = rules.ROOT / ".venv-py39"
@@ -27,28 +27,27 @@ REQUEST = {
 }
 
 
+def is_oldest(python: str | Path) -> bool:
+    """Whether this starts, and is Python 3.9: a version manager's stand-in may be on PATH and start nothing."""
+    script = "import sys; sys.exit(sys.version_info[:2] != (3, 9))"
+    try:
+        return subprocess.run([str(python), "-c", script], check=False, stderr=subprocess.DEVNULL).returncode == 0
+    except OSError:
+        return False
+
+
 def oldest(named: list[str]) -> Path:
     """An interpreter with numpy that is Python 3.9, made from the one named or found."""
-    found = named[0] if named else shutil.which("python3.9")
-    if found is None:
-        print("no Python 3.9 here: make test-py39 PYTHON39=/path/to/python3.9", file=sys.stderr)
-        sys.exit(2)
     python = VENV / "bin" / "python"
-    if not python.exists():
-        subprocess.run([found, "-m", "venv", str(VENV)], check=True)
+    if not is_oldest(python):
+        found = named[0] if named else shutil.which("python3.9")
+        if found is None or not is_oldest(found):
+            print("no Python 3.9 here: make test-py39 PYTHON39=/path/to/python3.9", file=sys.stderr)
+            sys.exit(2)
+        subprocess.run([found, "-m", "venv", "--clear", str(VENV)], check=True)
+    if subprocess.run([str(python), "-c", "import numpy"], check=False, stderr=subprocess.DEVNULL).returncode:
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", "numpy"], check=True)
-    script = "import sys; sys.exit(sys.version_info[:2] != (3, 9))"
-    if subprocess.run([str(python), "-c", script], check=False).returncode:
-        sys.exit(f"{python} is not Python 3.9; remove {VENV.name} and name another one")
     return python
-
-
-def archive(folder: Path) -> Path:
-    """The package as the one file that travels to a host."""
-    stage, built = folder / "stage", folder / "checks.pyz"
-    shutil.copytree(rules.ROOT / "checks", stage / "checks", ignore=shutil.ignore_patterns("__pycache__"))
-    zipapp.create_archive(stage, built, main="checks.__main__:main")
-    return built
 
 
 def findings(python: str, built: Path) -> list[dict[str, Any]]:
@@ -58,7 +57,7 @@ def findings(python: str, built: Path) -> list[dict[str, Any]]:
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     found = [line["finding"] for line in lines if "finding" in line]
-    if done.returncode not in (0, 1) or not found:
+    if done.returncode != 0 or not found:
         sys.exit(f"{python}: exit {done.returncode}, {len(found)} findings\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     return [{key: value for key, value in finding.items() if key != "took_s"} for finding in found]
 
@@ -67,7 +66,8 @@ def main() -> None:
     """Run both interpreters on the same request and compare."""
     python = oldest(sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
-        built = archive(Path(folder))
+        built = Path(folder) / "checks.pyz"
+        built.write_bytes(checks_zipapp())
         old, new = findings(str(python), built), findings(sys.executable, built)
     verdicts = [(finding["check"], finding["verdict"]) for finding in old]
     if verdicts != [(finding["check"], finding["verdict"]) for finding in new]:

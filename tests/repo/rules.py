@@ -52,17 +52,27 @@ def python_files(root: Path, *folders: str) -> Iterator[Path]:
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """(top-level name, line) of every absolute import, those by a literal name through importlib included."""
+    """(module, line) of every absolute import, those by a literal name through importlib included."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name.partition(".")[0], node.lineno) for alias in node.names)
+            yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module.partition(".")[0], node.lineno
+            yield node.module, node.lineno
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             name = node.args[0].value
             if called in ("import_module", "__import__") and isinstance(name, str) and not name.startswith("."):
-                yield name.partition(".")[0], node.lineno
+                yield name, node.lineno
+
+
+def within(module: str, place: str) -> bool:
+    """Whether the module is the package named, or inside it."""
+    return module == place or module.startswith(place + ".")
+
+
+def in_standard_library(module: str) -> bool:
+    """By its top-level name, as this Python knows it."""
+    return module.partition(".")[0] in sys.stdlib_module_names
 
 
 def standard_library_only(root: Path) -> Iterator[str]:
@@ -71,19 +81,19 @@ def standard_library_only(root: Path) -> Iterator[str]:
         for path in python_files(root, package):
             module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
             for name, line in imported(ast.parse(path.read_text("utf-8"))):
-                if name == package or name in sys.stdlib_module_names:
+                if within(name, package) or in_standard_library(name):
                     continue
-                places = allowed.get(name, ())
-                if not any(module == place or module.startswith(place + ".") for place in places):
+                places = allowed.get(name.partition(".")[0], ())
+                if not any(within(module, place) for place in places):
                     where = f"only {', '.join(places)} may" if places else f"nothing in {package} may"
                     yield f"{path.relative_to(root)}:{line}: imports {name}; {where}"
 
 
 def carried_files_stand_alone(root: Path) -> Iterator[str]:
-    """What remote carries to a host as a file runs there without the rest: standard library only."""
+    """What remote sends to a host as text runs there without the rest: the standard library and its own folder."""
     for path in python_files(root, "remote/on_host"):
         for name, line in imported(ast.parse(path.read_text("utf-8"))):
-            if name not in sys.stdlib_module_names:
+            if not (in_standard_library(name) or within(name, "remote.on_host")):
                 yield f"{path.relative_to(root)}:{line}: imports {name}, which the host does not have"
 
 

@@ -73,6 +73,7 @@ def test_the_recorder_sees_children_too(tmp_path: Path) -> None:
         ("import console", {"textual", "torch", "numpy", "asyncssh"}),
         ("import console.session", {"textual", "torch"}),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_package_brings_only_its_own(tmp_path: Path, statement: str, absent: set[str]) -> None:
     ran = run(tmp_path, "-c", statement)
@@ -89,7 +90,7 @@ def test_a_package_brings_only_its_own(tmp_path: Path, statement: str, absent: s
         (["draft", "--help"], {"textual", "asyncssh", "torch"}),
         (["tail", "--help"], {"textual", "asyncssh", "torch"}),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_help_is_cheap(tmp_path: Path, arguments: list[str], absent: set[str]) -> None:
     ran = run(tmp_path, "-m", "console", *arguments)
