@@ -1,0 +1,1 @@
+"""Everything that touches a host: bytes, commands, processes. It judges nothing."""
