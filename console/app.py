@@ -1,0 +1,247 @@
+"""The app: opens the session, starts what feeds the cockpit, and owns the keys that work everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from textual import work
+from textual.app import App
+from textual.content import Content
+from textual.signal import Signal
+from textual.theme import Theme
+
+from console import feeds, keys, paths, theming
+from console.deployment import Deployment
+from console.errors import ConsoleError
+from console.screens.checks import ChecksScreen
+from console.screens.dialogs import Question, Reading
+from console.screens.draft import DraftScreen
+from console.screens.launch import LaunchScreen
+from console.screens.live import LiveScreen
+from console.screens.runs import RunsScreen
+from console.screens.words import command_log, failure, help_text, restart_question, stop_question
+from console.session import Session
+from console.state import Cockpit
+from console.topics import Topic
+from console.widgets.topline import TopLineValue
+
+
+class ConsoleApp(App[None]):
+    """The cockpit of one deployment."""
+
+    CSS_PATH = "screens/app.tcss"
+    TITLE = "console"
+    BINDINGS = keys.APP
+    MODES: ClassVar[dict[str, Callable[[], Any]]] = {  # type: ignore[assignment]
+        "live": LiveScreen,
+        "draft": DraftScreen,
+        "checks": ChecksScreen,
+        "launch": LaunchScreen,
+        "runs": RunsScreen,
+    }
+    DEFAULT_MODE = "live"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
+
+    def __init__(self, deployment: Deployment, *, read_only: bool = False) -> None:
+        super().__init__()
+        self.deployment = deployment
+        self.read_only = read_only
+        self.session: Session | None = None
+        self.cockpit = Cockpit()
+        self.changed: Signal[Topic] = Signal(self, "changed")
+        self._themes = [name for name, _ in theming.read_themes(paths.config_dir() / "themes")]
+        for name, values in theming.read_themes(paths.config_dir() / "themes"):
+            self.register_theme(Theme(name=name, **values))
+        self.theme = theming.DEFAULT
+
+    def on_mount(self) -> None:
+        """Connect at once; the screen is there before the host answers."""
+        self.connect()
+
+    # -- workers -----------------------------------------------------------------------------------------------
+
+    @work(exclusive=True, group="connect")
+    async def connect(self) -> None:
+        """Open the session, asking about an unknown host key, then start what feeds the screens."""
+        try:
+            self.session = await Session.open(self.deployment, trust=self._trust, read_only=self.read_only)
+        except feeds.OPERATIONAL as error:
+            self.fail("the host could not be opened", error)
+            return
+        try:
+            await self.session.draft.load()
+        except feeds.OPERATIONAL as error:
+            self.fail("the draft's config could not be read", error)
+        self.cockpit.connected = True
+        self._follow(self.session)
+        self._watch(self.session)
+        for topic in (Topic.DRAFT, Topic.RUNS):
+            self.publish(topic)
+
+    @work(exclusive=True, group="follow")
+    async def _follow(self, session: Session) -> None:
+        await feeds.follow_log(session, self.live.add_events, self.publish, self.fail)
+
+    @work(exclusive=True, group="watch")
+    async def _watch(self, session: Session) -> None:
+        await feeds.watch_server(session, self.cockpit, self.publish)
+
+    @work(exclusive=True, group="check")
+    async def run_checks(self, only: tuple[str, ...] = ()) -> None:
+        """Run the checks on the host; cancelling the worker kills the run there."""
+        if self.session:
+            await feeds.run_checks(self.session, self.cockpit, only, self.publish, self.fail)
+
+    @work(exclusive=True, group="server")
+    async def run_restart(self, reason: str, last_good: bool = False) -> None:
+        """Stop, start, and show each phase as it passes."""
+        if self.session:
+            await feeds.restart(self.session, self.cockpit, reason, last_good, self.publish, self.fail)
+
+    @work(exclusive=True, group="server")
+    async def run_stop(self) -> None:
+        """Stop the server, with proof that it is ours."""
+        try:
+            await self.open_session.stop("by hand")
+        except feeds.OPERATIONAL as error:
+            self.fail("the server was not stopped", error)
+        self.publish(Topic.STATUS)
+
+    # -- keys that work everywhere ------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What cannot be done here and now is grey."""
+        if action == "restart":
+            return True if self.session and not self.read_only and not self.cockpit.timeline.busy else None
+        if action == "stop":
+            return True if self.session and not self.read_only and self.session.last_status.up else None
+        return True
+
+    def action_go(self, mode: str) -> None:
+        """Show a screen."""
+        self.switch_mode(mode)
+
+    @work(exclusive=True, group="ask")
+    async def action_restart(self, last_good: bool = False) -> None:
+        """Ask, say what will change, and restart."""
+        session = self.open_session
+        try:
+            await session.status()
+            body = restart_question(session, self.cockpit, last_good=last_good)
+        except feeds.OPERATIONAL as error:
+            self.fail("the restart cannot be planned", error)
+            return
+        if await self.push_screen_wait(Question("Restart the server?", body, "restart")):
+            self.switch_mode("launch")
+            self.run_restart("last good" if last_good else "fix" if self.cockpit.causing else "by hand", last_good)
+
+    @work(exclusive=True, group="ask")
+    async def action_stop(self) -> None:
+        """Ask, and stop."""
+        if await self.push_screen_wait(Question("Stop the server?", stop_question(self.open_session), "stop")):
+            self.run_stop()
+
+    def action_help(self) -> None:
+        """The keys of this screen, in words."""
+        self.push_screen(Reading("help", help_text(self.screen, keys.APP)))
+
+    def action_commands(self) -> None:
+        """Every command the console ran on the host."""
+        self.push_screen(Reading("commands run on the host", command_log(self.session)))
+
+    def action_next_theme(self) -> None:
+        """The next theme."""
+        at = self._themes.index(self.theme) if self.theme in self._themes else -1
+        self.theme = self._themes[(at + 1) % len(self._themes)]
+
+    def action_copy(self) -> None:
+        """Copy what the screen says is worth copying (OSC 52)."""
+        text = self.screen.copyable() if hasattr(self.screen, "copyable") else ""
+        if text:
+            self.copy_to_clipboard(text)
+            self.notify("copied")
+
+    async def action_leave(self) -> None:
+        """Close the link and quit; the server keeps running."""
+        self.workers.cancel_all()
+        if self.session is not None:
+            await self.session.close()
+        self.exit()
+
+    # -- what screens ask of the app ----------------------------------------------------------------------------
+
+    def publish(self, topic: Topic) -> None:
+        """Tell every screen that a part of the cockpit changed."""
+        self.changed.publish(topic)
+
+    def fail(self, what: str, error: BaseException) -> None:
+        """Show what could not be done, why, and what to do next."""
+        self.cockpit.error = str(error)
+        self.push_screen(Reading(what, failure(error)))
+
+    def stage_fix(self, finding: dict[str, Any]) -> None:
+        """Stage a finding's fix where it is written: the draft's config, or the launch flags."""
+        fix = finding["fix"]
+        if fix["kind"] == "config":
+            try:
+                self.open_session.draft.stage_fix(fix, finding)
+            except feeds.OPERATIONAL as error:
+                self.fail("the fix was not staged", error)
+                return
+            self.publish(Topic.DRAFT)
+            self.switch_mode("draft")
+        else:
+            self.cockpit.overrides.update({**fix.get("set", {}), **dict.fromkeys(fix.get("unset", ()))})
+            self.cockpit.causing = finding
+            self.publish(Topic.STATUS)
+            self.switch_mode("launch")
+
+    @property
+    def live(self) -> LiveScreen:
+        """The live screen: there from the start, it keeps the log."""
+        screen = self._screen_stacks["live"][0]
+        assert isinstance(screen, LiveScreen)
+        return screen
+
+    @property
+    def open_session(self) -> Session:
+        """The session. Raises ConsoleError before the host is connected."""
+        if self.session is None:
+            raise ConsoleError("not connected yet: wait for the link")
+        return self.session
+
+    def topline(self) -> TopLineValue:
+        """The values of the top line now."""
+        session, where = self.session, self.deployment.host.ssh or "local"
+        if session is None:
+            return TopLineValue(self.deployment.name, where, read_only=self.read_only)
+        status, serving, link = session.last_status, session.serving, session.host.state
+        return TopLineValue(
+            deployment=self.deployment.name,
+            host=where,
+            linked=link.connected,
+            silence=link.silent_seconds,
+            engine=status.engine,
+            phase=status.phase,
+            since=status.since,
+            accept_len=serving.accept_len,
+            ceiling=serving.ceiling,
+            tokens_per_s=serving.tokens_per_s,
+            baseline=serving.baseline,
+            read_only=self.read_only,
+        )
+
+    async def _trust(self, host: str, fingerprint: str) -> bool:
+        body = Content(
+            f"{host} shows a key that known_hosts does not have:\n\n{fingerprint}\n\n"
+            "Compare it with what the host's owner says. Trusting it adds it to known_hosts."
+        )
+        return bool(await self.push_screen_wait(Question("Unknown host key", body, "trust it", "refuse")))
+
+
+def run(deployment: Deployment, *, read_only: bool = False) -> int:
+    """Open the app and return the exit code."""
+    app = ConsoleApp(deployment, read_only=read_only)
+    app.run()
+    return app.return_code or 0

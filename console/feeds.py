@@ -1,0 +1,90 @@
+"""What feeds the cockpit: coroutines that take the session's events into its state and publish what changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from console.errors import ConsoleError
+from console.topics import Topic
+from remote.errors import RemoteError
+
+if TYPE_CHECKING:
+    from console.session import Session
+    from console.state import Cockpit
+
+    Publish = Callable[[Topic], None]
+    Fail = Callable[[str, BaseException], None]
+
+OPERATIONAL = (ConsoleError, RemoteError, OSError)
+"""What may go wrong with hosts and files; each says what, why and what next, and is shown, never raised."""
+
+STATUS_PERIOD = 3.0  # seconds between two looks at the server's process and port
+
+
+async def follow_log(session: Session, add: Callable[[list[Any]], None], publish: Publish, fail: Fail) -> None:
+    """The server's log, batch by batch."""
+    try:
+        async for batch in session.follow_log():
+            add(batch)
+            publish(Topic.SERVING)
+    except OPERATIONAL as error:
+        fail("the log could not be followed", error)
+
+
+async def watch_server(session: Session, cockpit: Cockpit, publish: Publish) -> None:
+    """The server's process, port and health, every few seconds; a lost link is shown, not fatal."""
+    while True:
+        try:
+            await session.status()
+            cockpit.error = ""
+        except OPERATIONAL as error:
+            cockpit.error = str(error)
+        publish(Topic.STATUS)
+        await asyncio.sleep(STATUS_PERIOD)
+
+
+async def run_checks(session: Session, cockpit: Cockpit, only: tuple[str, ...], publish: Publish, fail: Fail) -> None:
+    """Run the checks on the host; being cancelled kills the run there."""
+    board = cockpit.board
+    board.begin(only)
+    publish(Topic.CHECKS)
+    try:
+        async for step in session.check(only=only):
+            board.step(step)
+            publish(Topic.CHECKS)
+    except OPERATIONAL as error:
+        board.end(str(error))
+        fail("the checks could not be run", error)
+    finally:
+        if board.busy:
+            board.end("cancelled")
+        publish(Topic.CHECKS)
+
+
+async def restart(
+    session: Session, cockpit: Cockpit, reason: str, last_good: bool, publish: Publish, fail: Fail
+) -> None:
+    """Stop, start, and note each phase as it passes; what was staged has then been used."""
+    timeline = cockpit.timeline
+    timeline.begin(reason)
+    publish(Topic.TIMELINE)
+
+    def on_step(name: str, detail: str) -> None:
+        timeline.step(name, detail)
+        publish(Topic.TIMELINE)
+
+    try:
+        staged = dict(cockpit.overrides) or None
+        await session.restart(reason, on_step, staged, last_good=last_good, finding=cockpit.causing)
+        cockpit.causing, cockpit.overrides = None, {}
+        timeline.end()
+    except OPERATIONAL as error:
+        timeline.end(str(error))
+        fail("the server did not come up", error)
+    finally:
+        if timeline.busy:
+            timeline.end("cancelled")
+        for topic in (Topic.TIMELINE, Topic.STATUS, Topic.RUNS):
+            publish(topic)

@@ -1,0 +1,78 @@
+"""Every key of the console as data: one table a screen, each binding with an id so that it can be remapped."""
+
+from __future__ import annotations
+
+from textual.binding import Binding, BindingType
+
+
+def _keys(scope: str, *rows: tuple[str, str, str, bool]) -> list[BindingType]:
+    """Bindings from rows of (key, action, words, shown in the bottom line)."""
+    return [
+        Binding(
+            key, action, words, show=shown, id=f"{scope}.{action.replace('(', '.').rstrip(')').replace(chr(39), '')}"
+        )
+        for key, action, words, shown in rows
+    ]
+
+
+APP = _keys(
+    "app",
+    ("1", "go('live')", "Live", True),
+    ("2", "go('draft')", "Draft", True),
+    ("3", "go('checks')", "Checks", True),
+    ("4", "go('launch')", "Launch", True),
+    ("5", "go('runs')", "Runs", True),
+    ("R", "restart", "Restart", True),
+    ("S", "stop", "Stop", True),
+    ("question_mark", "help", "Help", True),
+    ("at", "commands", "Commands", False),
+    ("colon", "command_palette", "Palette", False),
+    ("t", "next_theme", "Theme", False),
+    ("y", "copy", "Copy", False),
+    ("q", "leave", "Quit", True),
+)
+
+LIVE = _keys(
+    "live",
+    ("F", "follow", "Follow", True),
+    ("slash", "search", "Search", True),
+    ("d", "kind('decode')", "Decode", True),
+    ("p", "kind('prefill')", "Prefill", False),
+    ("w", "kind('warning')", "Warnings", True),
+    ("e", "kind('error')", "Errors", False),
+    ("a", "all_kinds", "All", False),
+    ("n", "next(1)", "Next found", False),
+    ("N", "next(-1)", "Previous found", False),
+    ("exclamation_mark", "next_error", "Next error", False),
+)
+
+DRAFT = _keys(
+    "draft",
+    ("e", "edit", "Edit", True),
+    ("w", "write", "Write", True),
+    ("u", "undo", "Undo staged", True),
+    ("z", "restore", "Restore", True),
+    ("r", "reload", "Reload", False),
+)
+
+CHECKS = _keys(
+    "checks",
+    ("c", "run_all", "Run all", True),
+    ("full_stop", "run_one", "Run this", True),
+    ("f", "fix", "Stage fix", True),
+    ("o", "only_failing", "Only failing", True),
+    ("x", "cancel", "Cancel", True),
+)
+
+LAUNCH = _keys(
+    "launch",
+    ("enter", "edit", "Change", True),
+    ("u", "undo", "Undo staged", True),
+    ("b", "last_good", "Last good", True),
+)
+
+RUNS = _keys(
+    "runs",
+    ("space", "mark", "Mark", True),
+    ("equals_sign", "compare", "Compare", True),
+)

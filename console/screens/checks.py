@@ -1,0 +1,224 @@
+"""Checks: every question with its verdict, and for the one under the cursor what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from textual.containers import Container, VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import DataTable, Static
+
+from console import keys
+from console.glyphs import glyphs
+from console.plain import one_line, plain
+from console.screens.base import ConsoleScreen
+from console.topics import Topic
+from console.widgets.heatmap import HeatMap
+
+# verdict -> (name of its glyph, style)
+VERDICTS = {
+    "PASS": ("ok", "$success"),
+    "INFO": ("info", "$accent"),
+    "WARN": ("warn", "$warning"),
+    "FAIL": ("bad", "bold $error"),
+    "UNKNOWN": ("unknown", "$secondary"),
+}
+_FAILING = ("FAIL", "WARN")
+
+
+class ChecksScreen(ConsoleScreen):
+    """Runs the checks on the host and says, with numbers, what is wrong and what to do.
+
+    c runs all of them, full stop the one under the cursor, x cancels. f stages the fix and goes where it is written.
+    """
+
+    CSS_PATH = "checks.tcss"
+    BINDINGS = keys.CHECKS
+    AUTO_FOCUS = "DataTable"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._only_failing = False
+        self._shown: list[dict[str, Any]] = []
+
+    def body(self) -> Iterable[Widget]:
+        """List and detail."""
+        with Container(id="split"):
+            table: DataTable[Content] = DataTable(id="list", cursor_type="row", zebra_stripes=False, classes="panel")
+            table.border_title = "checks"
+            yield table
+            with VerticalScroll(id="detail", classes="panel") as detail:
+                detail.border_title = "evidence"
+                yield Static(id="summary")
+                yield HeatMap()
+                yield Static(id="facts")
+
+    def on_mount(self) -> None:
+        """Columns of the list."""
+        table: DataTable[Content] = self.query_one("#list", DataTable)
+        table.add_column(" ", width=2)
+        table.add_column("check", width=17)
+        table.add_column("summary")
+        super().on_mount()
+
+    def redraw(self, topic: Topic) -> None:
+        """The list on CHECKS."""
+        if topic is Topic.CHECKS:
+            self._fill()
+
+    @property
+    def current(self) -> dict[str, Any] | None:
+        """The finding under the cursor."""
+        row = self.query_one("#list", DataTable).cursor_row
+        return self._shown[row] if 0 <= row < len(self._shown) else None
+
+    def _fill(self) -> None:
+        board, g = self.cockpit.board, glyphs()
+        table: DataTable[Content] = self.query_one("#list", DataTable)
+        chosen = self.current
+        self._shown = [item for item in board.findings if not self._only_failing or item["verdict"] in _FAILING]
+        table.clear()
+        for item in self._shown:
+            glyph, style = VERDICTS.get(item["verdict"], VERDICTS["UNKNOWN"])
+            engine = f" ({item['engine']})" if item.get("engine") else ""
+            table.add_row(
+                Content.styled(getattr(g, glyph), style),
+                Content.styled(one_line(item["check"]), style),
+                Content(one_line(item["summary"] + engine)),
+            )
+        if chosen in self._shown:
+            table.move_cursor(row=self._shown.index(chosen))
+        elif self._shown and not board.busy:
+            worst = next((i for i, item in enumerate(self._shown) if item["verdict"] == "FAIL"), 0)
+            table.move_cursor(row=worst)
+        table.border_title = self._title()
+        table.border_subtitle = self._subtitle()
+        self._detail()
+
+    def _title(self) -> str:
+        board = self.cockpit.board
+        if board.verdict:
+            return f"checks – {board.verdict}"
+        return "checks" if board.started else "checks – c runs them on the host"
+
+    def _subtitle(self) -> str:
+        board = self.cockpit.board
+        if board.busy:
+            count = f" {board.done}/{board.total}" if board.total else ""
+            return f"{glyphs().running} {board.running or 'starting'}{count} {one_line(board.note)} – x cancels"
+        if board.error:
+            return one_line(board.error)[:80]
+        only = "only failing – " if self._only_failing else ""
+        return f"{only}{len(board.findings)} findings in {board.took:.1f}s" if board.took is not None else ""
+
+    def _detail(self) -> None:
+        item = self.current
+        self.query_one(HeatMap).evidence = (item or {}).get("evidence") if item and _is_matrix(item) else None
+        self.query_one("#summary", Static).update(summary_content(item) if item else Content(""))
+        self.query_one("#facts", Static).update(facts_content(item) if item else Content(""))
+
+    def on_data_table_row_highlighted(self) -> None:
+        """The cursor moved: show what that check measured."""
+        self._detail()
+        self.refresh_bindings()
+
+    def copyable(self) -> str:
+        """The finding under the cursor, as text."""
+        return f"{summary_content(self.current).plain}\n{facts_content(self.current).plain}" if self.current else ""
+
+    # -- keys ---------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Grey what cannot be done now."""
+        board = self.cockpit.board
+        possible = {
+            "run_all": self.session is not None and not board.busy,
+            "run_one": self.session is not None and not board.busy and self.current is not None,
+            "fix": bool(self.current and self.current.get("fix")) and not self.console_app.read_only,
+            "cancel": board.busy,
+        }
+        return True if possible.get(action, True) else None
+
+    def action_run_all(self) -> None:
+        """Run every check on the host."""
+        self.console_app.run_checks()
+
+    def action_run_one(self) -> None:
+        """Run the check under the cursor again."""
+        if self.current:
+            self.console_app.run_checks((self.current["check"],))
+
+    def action_cancel(self) -> None:
+        """Cancel the run; the process on the host ends too."""
+        self.app.workers.cancel_group(self.app, "check")
+
+    def action_only_failing(self) -> None:
+        """Show only WARN and FAIL, or everything again."""
+        self._only_failing = not self._only_failing
+        self._fill()
+
+    def action_fix(self) -> None:
+        """Stage the fix of the finding under the cursor, and go where it is written."""
+        if self.current and self.current.get("fix"):
+            self.console_app.stage_fix(self.current)
+
+
+def _is_matrix(item: dict[str, Any]) -> bool:
+    matrix = item.get("evidence", {}).get("matrix")
+    return isinstance(matrix, list) and bool(matrix) and isinstance(matrix[0], list)
+
+
+def summary_content(item: dict[str, Any]) -> Content:
+    """Verdict, summary, what it means, and the fix if there is one."""
+    glyph, style = VERDICTS.get(item["verdict"], VERDICTS["UNKNOWN"])
+    rows = [
+        Content.assemble(
+            (f"{getattr(glyphs(), glyph)} {item['verdict']} ", style), (one_line(item["check"]), "$text-muted")
+        ),
+        Content.styled(plain(item["summary"]), "bold"),
+        Content(""),
+    ]
+    if item.get("fix"):
+        rows += [
+            Content.styled(f"fix: {one_line(fix_words(item['fix']))}  (f stages it)", "bold $success"),
+            Content(""),
+        ]
+    if item.get("help"):
+        rows += [Content.styled(plain(item["help"]), "$text-muted"), Content("")]
+    return Content("\n").join(rows)
+
+
+def fix_words(fix: dict[str, Any]) -> str:
+    """What a fix changes, in one line."""
+    if fix.get("kind") == "config":
+        changes = [op for op in fix.get("patch", ()) if op.get("op") != "test"]
+        return "; ".join(f"{op.get('op')} {op.get('path')} = {op.get('value')}" for op in changes)
+    parts = [f"--{key} {value}" for key, value in fix.get("set", {}).items()]
+    parts += [f"drop --{key}" for key in fix.get("unset", ())]
+    parts += [f"{key}={value}" for key, value in fix.get("env", {}).items()]
+    return "; ".join(parts)
+
+
+def facts_content(item: dict[str, Any]) -> Content:
+    """The evidence as a table; the matrix is drawn above it instead."""
+    rows = []
+    for key, value in item.get("evidence", {}).items():
+        if key == "matrix" and _is_matrix(item):
+            continue
+        rows.append(Content.assemble((f"{one_line(key):<22} ", "$text-muted"), plain(_value(value))))
+    took = Content.styled(f"took {item.get('took_s', 0):.2f}s", "$text-muted")
+    return Content("\n").join([*rows, Content(""), took])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list) and all(not isinstance(item, (list, dict)) for item in value):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, (dict, list)):
+        import json
+
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)

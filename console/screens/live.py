@@ -1,0 +1,166 @@
+"""Live: is it up, is it accepting, is it wired right, and what does the log say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from textual import work
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Static
+
+from console import keys
+from console.screens.base import ConsoleScreen
+from console.screens.dialogs import Line, Reading
+from console.screens.logline import log_line
+from console.topics import Topic
+from console.widgets.logview import LogView
+from console.widgets.trend import Trend, TrendValue
+from console.widgets.wiring import WiringStrip
+from console.wiring import BAD, OK, UNKNOWN, Wiring
+
+
+class LiveScreen(ConsoleScreen):
+    """The screen to leave open: headline values above, wiring in the middle, log below.
+
+    Scrolling up in the log detaches it from the tail; F follows again. Enter opens the fields of a line.
+    """
+
+    CSS_PATH = "live.tcss"
+    BINDINGS = keys.LIVE
+    AUTO_FOCUS = "LogView"
+
+    def body(self) -> Iterable[Widget]:
+        """Panels, wiring, log."""
+        with Horizontal(id="panels"):
+            for name, title in (("accept", "accept length"), ("speed", "throughput tok/s"), ("gpus", "GPUs")):
+                with VerticalScroll(id=name, classes="panel", can_focus=False) as panel:
+                    panel.border_title = title
+                    yield Static("no GPU on this host", id="gpu-lines") if name == "gpus" else Trend(id=f"{name}-trend")
+        with VerticalScroll(id="wiring", classes="panel", can_focus=False) as panel:
+            panel.border_title = "wiring"
+            yield WiringStrip()
+        log = LogView(id="log")
+        log.add_class("panel")
+        log.border_title = "log"
+        yield log
+
+    # -- what changed -------------------------------------------------------------------------------------------
+
+    def add_events(self, events: Iterable[Any]) -> None:
+        """Append a batch of the engine's events to the log."""
+        self.query_one(LogView).add(log_line(event) for event in events)
+
+    def redraw(self, topic: Topic) -> None:
+        """Values on SERVING, wiring on CHECKS and DRAFT."""
+        if self.session is None:
+            return
+        if topic is Topic.SERVING or topic is Topic.STATUS:
+            self._draw_values()
+        if topic in (Topic.CHECKS, Topic.DRAFT, Topic.STATUS):
+            self.query_one(WiringStrip).wiring = wiring = self.session.wiring()
+            panel = self.query_one("#wiring")
+            panel.set_class(wiring.state == BAD, "bad")
+            panel.set_class(wiring.state == OK, "good")
+            panel.border_title = wiring_title(wiring)
+
+    def _draw_values(self) -> None:
+        assert self.session is not None
+        serving = self.session.serving
+        position = "  ".join(f"{rate:.2f}".lstrip("0") for rate in serving.by_position or ())
+        self.query_one("#accept-trend", Trend).value = TrendValue(
+            headline="–" if serving.accept_len is None else f"{serving.accept_len:.2f}",
+            suffix=f" /{serving.ceiling}" if serving.ceiling else "",
+            history=tuple(serving.accept_history),
+            low=1.0,
+            high=float(serving.ceiling) if serving.ceiling else None,
+            below=f"by position {position}" if position else serving.accept_words,
+            style="$success" if serving.accept_len else "$foreground",
+            age=serving.age_words,
+        )
+        running = "–" if serving.running is None else str(serving.running)
+        queue = "–" if serving.queue is None else str(serving.queue)
+        self.query_one("#speed-trend", Trend).value = TrendValue(
+            headline="–" if serving.tokens_per_s is None else f"{serving.tokens_per_s:.1f}",
+            suffix=_against(serving.tokens_per_s, serving.baseline),
+            history=tuple(serving.throughput_history),
+            below=f"running {running}  queue {queue}",
+            style="$accent",
+            age=serving.age_words,
+        )
+
+    def show_gpus(self, lines: list[str]) -> None:
+        """One line a GPU."""
+        self.query_one("#gpu-lines", Static).update(
+            Content("\n".join(lines)) if lines else Content("no GPU on this host")
+        )
+
+    def on_log_view_changed(self) -> None:
+        """The title above the log says whether it follows, what it shows and how much there is."""
+        log = self.query_one(LogView)
+        words = ["follow" if log.following else "detached (F follows)", log.filter_words, f"{log.total:,} lines"]
+        if log.search_words:
+            words.append(f"/{log.search_words}/")
+        log.border_title = "log – " + " – ".join(words)
+
+    def on_log_view_inspected(self, event: LogView.Inspected) -> None:
+        """Enter on a line: what the parser read from it."""
+        rows = [Content.assemble((f"{key:<24}", "$text-muted"), value) for key, value in event.line.fields]
+        body = Content("\n").join([Content(event.line.shown), Content(""), *rows])
+        self.app.push_screen(Reading(f"line {event.line.number}: {event.line.kind}", body))
+
+    def copyable(self) -> str:
+        """The wiring, as text."""
+        return self.query_one(WiringStrip).render().plain
+
+    # -- keys ---------------------------------------------------------------------------------------------------
+
+    def action_follow(self) -> None:
+        """Follow the tail."""
+        self.query_one(LogView).action_follow()
+
+    def action_kind(self, kind: str) -> None:
+        """Show only a kind of line, add it, or take it away."""
+        self.query_one(LogView).toggle_kind(kind)
+
+    def action_all_kinds(self) -> None:
+        """Show every line."""
+        self.query_one(LogView).show_kinds(())
+
+    @work(exclusive=True, group="search")
+    async def action_search(self) -> None:
+        """Search the log for a regular expression."""
+        log = self.query_one(LogView)
+        pattern = await self.app.push_screen_wait(Line("search the log (regular expression)", log.search_words))
+        if pattern is None:
+            return
+        if not log.search(pattern):
+            self.notify(f"not a regular expression: {pattern}", severity="error", markup=False)
+        elif pattern and not log.jump(-1):
+            self.notify("not found above", severity="warning")
+
+    def action_next(self, direction: int) -> None:
+        """The next or previous line the search finds."""
+        if not self.query_one(LogView).jump(direction):
+            self.notify("no further match", severity="warning")
+
+    def action_next_error(self) -> None:
+        """The last error above."""
+        if not self.query_one(LogView).jump(-1, kind="error"):
+            self.notify("no error above")
+
+
+def wiring_title(wiring: Wiring) -> str:
+    """The panel's title: what is known, and from where."""
+    state = {OK: "right", BAD: "WRONG", UNKNOWN: "not proven"}[wiring.state]
+    sources = [
+        f"trained: {wiring.trained_by}" if wiring.trained_by else "",
+        f"served: {wiring.source}" if wiring.source else "",
+    ]
+    return " – ".join(["wiring", state, *filter(None, sources)])
+
+
+def _against(value: float | None, baseline: float | None) -> str:
+    return f" {100 * (value / baseline - 1):+.1f}% base" if value is not None and baseline else ""

@@ -1,0 +1,161 @@
+"""The longer texts of the screens: questions before a change, help, the command log, errors, histories."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.screen import Screen
+
+from console.masking import mask_argv
+from console.plain import one_line, plain
+from console.widgets.topline import elapsed_words
+
+if TYPE_CHECKING:
+    from console.launch import Difference
+    from console.runs import Version
+    from console.session import Session
+    from console.state import Cockpit
+
+_KEY_NAMES = {
+    "question_mark": "?", "slash": "/", "at": "@", "colon": ":", "full_stop": ".", "equals_sign": "=",
+    "exclamation_mark": "!", "escape": "Esc", "enter": "Enter", "space": "Space",
+}  # fmt: skip
+
+
+def restart_question(session: Session, cockpit: Cockpit, *, last_good: bool) -> Content:
+    """What a restart will change: the command, its difference from what runs, and the draft's state."""
+    status, draft = session.last_status, session.draft
+    plan = session.plan(cockpit.overrides)
+    rows = [
+        Content.assemble(("now    ", "$text-muted"), _now(session)),
+        Content.assemble(
+            ("reason ", "$text-muted"), "the last configuration that served well" if last_good else _reason(cockpit)
+        ),
+    ]
+    if draft.dirty:
+        rows.append(
+            Content.styled(
+                "draft  an edit is staged and NOT written: it will not be served (2, then w)", "bold $warning"
+            )
+        )
+    rows.append(Content(""))
+    differences = list(plan.changes)
+    if differences:
+        rows.append(Content.styled("what changes against the process that runs now", "$text-muted"))
+        rows += difference_rows(differences)
+    elif status.up:
+        rows.append(Content.styled("the command does not change; config.json is read anew", "$text-muted"))
+    if not last_good:
+        rows += [Content(""), Content.styled("the command", "$text-muted"), Content(plain(plan.shown))]
+    return Content("\n").join(rows)
+
+
+def stop_question(session: Session) -> Content:
+    """What will be stopped."""
+    return Content.assemble(("stops  ", "$text-muted"), _now(session), "\n\nRequests in flight are lost.")
+
+
+def difference_rows(differences: Iterable[Difference]) -> list[Content]:
+    """One row a difference: what runs, then what would run."""
+    rows = []
+    for item in differences:
+        running = "absent" if item.running is None else one_line(item.running)
+        planned = "absent" if item.planned is None else one_line(item.planned)
+        rows.append(
+            Content.assemble(
+                (f"  {one_line(item.key)}  ", "bold"),
+                (running, "$error"),
+                (" → ", "$text-muted"),
+                (planned, "$success"),
+            )
+        )
+    return rows
+
+
+def failure(error: BaseException) -> Content:
+    """An error as its own words: what, why, what next; for a server that died, the end of its log."""
+    rows = [Content.styled(plain(str(error)), "$error")]
+    lines: Sequence[str] = getattr(error, "lines", ())
+    if lines:
+        rows += [
+            Content(""),
+            Content.styled("the end of its log", "$text-muted"),
+            *(Content(one_line(line)) for line in lines),
+        ]
+    return Content("\n").join(rows)
+
+
+def help_text(screen: Screen[object], everywhere: Sequence[BindingType]) -> Content:
+    """The screen's own words, its keys, and those that work everywhere."""
+    rows = [Content(" ".join((type(screen).__doc__ or "").split())), Content("")]
+    groups = (("on this screen", getattr(type(screen), "BINDINGS", ())), ("everywhere", everywhere))
+    for title, bindings in groups:
+        rows.append(Content.styled(title, "bold $primary"))
+        for binding in bindings:
+            if isinstance(binding, Binding):
+                rows.append(Content.assemble((f"  {key_words(binding.key):<8}", "bold"), binding.description))
+        rows.append(Content(""))
+    focused = screen.focused
+    if focused is not None and type(focused).__doc__:
+        rows += [
+            Content.styled("the focused part", "bold $primary"),
+            Content(" ".join((type(focused).__doc__ or "").split())),
+        ]
+    return Content("\n").join(rows)
+
+
+def key_words(key: str) -> str:
+    """A binding's keys as they are typed."""
+    return " ".join(_KEY_NAMES.get(part, part) for part in key.split(","))
+
+
+def command_log(session: Session | None) -> Content:
+    """Every command the console ran on the host, newest first, secrets masked."""
+    if session is None or not session.host.commands:
+        return Content("nothing was run yet")
+    rows = []
+    for record in reversed(session.host.commands):
+        code = "…" if record.returncode is None else str(record.returncode)
+        clock = time.strftime("%H:%M:%S", time.localtime(record.time))
+        took = "" if record.took is None else f"{record.took:6.2f}s"
+        rows.append(
+            Content.assemble(
+                (f"{clock} {took} rc {code}  ", "$text-muted"), one_line(shlex.join(mask_argv(record.argv)))
+            )
+        )
+    return Content("\n").join(rows)
+
+
+def versions_content(versions: Sequence[Version], shown: str, now: float) -> Content:
+    """The history of a config: number, who, when, why; the one on the host is marked."""
+    rows = []
+    for item in versions[:50]:
+        mark = "●" if item.sha == shown else " "
+        who = "console" if item.by == "console" else "outside"
+        rows.append(
+            Content.assemble(
+                (f"{mark} {item.id:>3} ", "$success" if item.sha == shown else "$text-muted"),
+                f"{elapsed_words(now - item.seen)} ago  {who:<8} {one_line(item.why)}  ",
+                (item.sha[:8], "$text-muted"),
+            )
+        )
+    return Content("\n").join(rows)
+
+
+def _now(session: Session) -> str:
+    status = session.last_status
+    if not status.up:
+        return "no server runs"
+    since = f", up {elapsed_words(time.time() - status.since)}" if status.since else ""
+    return f"pid {status.pid or '?'} is {status.phase}{since}"
+
+
+def _reason(cockpit: Cockpit) -> str:
+    if cockpit.causing:
+        return f"the fix of {cockpit.causing.get('check')}"
+    return "flags staged here" if cockpit.overrides else "by hand"

@@ -1,0 +1,108 @@
+"""The cockpit's state: what the screens show, kept by the app as events arrive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from console.checking import Found, Progress, Report
+
+
+@dataclass(slots=True)
+class CheckBoard:
+    """The checks as a list: findings by id in the order they came, and what runs now."""
+
+    findings: list[dict[str, Any]] = field(default_factory=list)
+    running: str = ""
+    note: str = ""
+    done: int = 0
+    total: int = 0
+    started: float = 0.0
+    took: float | None = None
+    verdict: str = ""
+    error: str = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is going on."""
+        return bool(self.started) and self.took is None
+
+    def begin(self, only: Iterable[str] = ()) -> None:
+        """A run of all checks, or of some, starts; the findings of those are forgotten."""
+        gone = set(only)
+        self.findings = [item for item in self.findings if gone and item["check"] not in gone]
+        self.running, self.note, self.error, self.verdict = "", "connecting", "", ""
+        self.started, self.took = time.monotonic(), None
+
+    def step(self, step: Progress | Found | Report) -> None:
+        """Take in one step of the run."""
+        if isinstance(step, Progress):
+            self.running, self.note, self.done, self.total = step.check, step.note, step.done, step.total
+        elif isinstance(step, Found):
+            self.findings.append(step.finding)
+        else:
+            self.verdict = step.verdict
+            self.end()
+
+    def end(self, error: str = "") -> None:
+        """The run ended, was cancelled or could not be made."""
+        self.took = time.monotonic() - self.started
+        self.running, self.error = "", error
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineStep:
+    """One step of a restart: its name, what it said, and the seconds since the restart began."""
+
+    name: str
+    detail: str
+    at: float
+
+
+@dataclass(slots=True)
+class Timeline:
+    """A restart as it passes by."""
+
+    reason: str = ""
+    started: float = 0.0
+    steps: list[TimelineStep] = field(default_factory=list)
+    ended: float | None = None
+    error: str = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a restart is going on."""
+        return bool(self.started) and self.ended is None
+
+    def begin(self, reason: str) -> None:
+        """A restart begins; the one before is forgotten here and kept in the history."""
+        self.reason, self.started, self.ended, self.error = reason, time.monotonic(), None, ""
+        self.steps = []
+
+    def step(self, name: str, detail: str) -> None:
+        """One phase passed; the same phase with a new detail replaces the one before."""
+        at = time.monotonic() - self.started
+        if self.steps and self.steps[-1].name == name:
+            self.steps[-1] = TimelineStep(name, detail, self.steps[-1].at)
+        else:
+            self.steps.append(TimelineStep(name, detail, at))
+
+    def end(self, error: str = "") -> None:
+        """The server is ready, or it failed."""
+        self.ended, self.error = time.monotonic() - self.started, error
+
+
+@dataclass(slots=True)
+class Cockpit:
+    """Everything on screen that is not the session's own."""
+
+    board: CheckBoard = field(default_factory=CheckBoard)
+    timeline: Timeline = field(default_factory=Timeline)
+    causing: dict[str, Any] | None = None
+    """The finding whose fix was staged last; the next restart is linked to it."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """Launch flags staged on top of the deployment's; None unsets one."""
+    connected: bool = False
+    error: str = ""

@@ -1,0 +1,1 @@
+"""One public widget a file; a widget receives values, never text to parse."""
