@@ -1,0 +1,253 @@
+"""`align.states`: each cached slot against captured states of the same tokens, all of them, one slot at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from checks.align.wording import place
+from checks.catalog import check
+from checks.evidence import Evidence, Need
+from checks.finding import Finding, Verdict
+from checks.naming import NamedSlot, Naming, engine_capture, name_served, name_slots, number
+from checks.wiring import config_fix, configured_ids, fed_states, judged_engines, offsets
+
+ID = "align.states"
+
+
+@check(ID, needs=(Need.CACHE, Need.CAPTURE))
+def states(evidence: Evidence) -> Iterator[Finding]:
+    """The cached states are compared with captured states of the same tokens, which says what each slot really holds
+    whatever config, side files and people say. Where a slot holds another state than the engine feeds, stage the fix;
+    where it holds no state of this target at all, no id can help and the cache or the target is another one.
+
+    How it decides. Texts are paired by token ids. For every slot by itself (two right slots would hide a wrong third)
+    the relative L2 distance to every captured state is taken per token, and its median over tokens. The nearest state
+    is the slot's when the runner-up is at least twice as far; beyond half the length of the vector nothing fits. A
+    slot nearer than a twentieth of the runner-up has the same numbers up to rounding; up to a half it is the same
+    state from other weights or another precision, which is said.
+
+    The found states are held against what the engine feeds: measured, where an engine capture is there too; else by
+    its rule for the configured ids; without an engine, against what the cache claims. Different: FAIL, with how many
+    layers late or early each slot is. A right wiring with a wrong claim: WARN. A slot that is nearest to two
+    neighbours, or lies beyond a capture of only the first layers: UNKNOWN.
+
+    With an engine capture alone there are no neighbours to compare with: a slot within 3 % of what the engine feeds
+    in its place is the same, beyond 10 % it is another (FAIL), in between UNKNOWN until all states are captured.
+    """
+    for cache in evidence.caches:
+        naming = name_slots(evidence, cache)
+        if naming.how == "nothing":
+            yield Finding(
+                ID, Verdict.UNKNOWN, f"not compared: {naming.note}", {"needs": [naming.note], **place(evidence, cache)}
+            )
+        elif naming.how == "engine":
+            yield _against_served(evidence, cache, naming)
+        else:
+            yield _against_all(evidence, cache, naming)
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """The states to hold the slots against, and who says so: the engine (measured, or by its rule), or a claim."""
+
+    states: tuple[int, ...] | None
+    source: str
+    who: str
+    engine: Any = None
+    note: str = ""
+    served: dict[str, Any] = field(default_factory=dict)
+
+
+def _against_all(evidence: Evidence, cache: Any, naming: Naming) -> Finding:
+    expected = _expected(evidence, cache)
+    facts = _facts(evidence, cache, naming)
+    facts.update(expected=list(expected.states) if expected.states is not None else None, expected_from=expected.source)
+    facts.update(expected.served)
+    troubles = list(_troubles(naming))
+    found = naming.states
+    fix = None
+    verdict, words = Verdict.PASS, f"the slots hold {_labels(naming)}"
+    if troubles:
+        verdict = max((trouble for trouble, _ in troubles), key=lambda item: item is Verdict.FAIL)
+        words += "; " + "; ".join(text for _, text in troubles)
+        if verdict is Verdict.UNKNOWN:
+            facts["needs"] = ["a capture of all states from the same weights and the same texts"]
+    elif found is not None and expected.states is None:
+        verdict = Verdict.INFO
+        if list(found) != sorted(found):
+            verdict, words = Verdict.WARN, f"{words}, out of order: every engine feeds ascending states"
+    if found is not None and expected.states is not None:
+        facts["offsets"] = offsets(found, expected.states)
+        if found != expected.states:
+            verdict = Verdict.FAIL
+            words += f"; {expected.who} {_labels_of(expected.states)} ({_offset_words(found, expected.states)})"
+            if sorted(found) == sorted(expected.states):
+                facts["permutation"] = [expected.states.index(k) for k in found]
+                words += ": the same states in another order, which no ids change"
+            fix = config_fix(evidence, expected.engine, found) if expected.engine is not None else None
+        elif not troubles:
+            words += f", as {expected.who}"
+    verdict, words = _with_claim(cache, found, expected, verdict, words, facts)
+    if expected.note:
+        words += f"; {expected.note}"
+    return Finding(ID, verdict, words + _kinship(naming), facts, fix)
+
+
+def _with_claim(
+    cache: Any, found: tuple[int, ...] | None, expected: _Expected, verdict: Verdict, words: str, facts: dict[str, Any]
+) -> tuple[Verdict, str]:
+    """A claim that the numbers refute is said whatever else is found."""
+    claim = cache.claim
+    if claim is None:
+        return verdict, words
+    facts["claimed"], facts["claimed_by"] = list(claim.states), claim.by
+    if found is None or tuple(claim.states) == found or expected.source == "claim":
+        return verdict, words
+    words += f"; {claim.by} claims {','.join(map(str, claim.states))}, which the numbers refute"
+    return (Verdict.WARN if verdict in (Verdict.PASS, Verdict.INFO) else verdict), words
+
+
+def _expected(evidence: Evidence, cache: Any) -> _Expected:
+    """What the slots are held against, the strongest knowledge first."""
+    engines = judged_engines(evidence) if evidence.draft is not None else ()
+    engine = engines[0] if len(engines) == 1 else None
+    by_rule: tuple[int, ...] | None = None
+    note = ""
+    if engine is not None and evidence.draft is not None and evidence.draft.config_error is None:
+        fed = fed_states(evidence, engine)
+        by_rule = fed.states if fed.states and len(fed.states) == cache.slots else None
+    capture = engine_capture(evidence)
+    if capture is not None:
+        served = name_served(evidence)
+        facts = {"served": [slot.as_json() for slot in served.slots]}
+        if stale := _stale(evidence, capture, engine):
+            note = stale
+        elif served.states is not None and len(served.states) == cache.slots:
+            if by_rule is not None and by_rule != served.states:
+                note = (
+                    f"by its rule the engine would feed {_labels_of(by_rule)}: the config was changed after the server "
+                    "started, or the build is patched; restart it and check again"
+                )
+            return _Expected(served.states, "engine capture", "the engine feeds", engine, note, facts)
+        else:
+            return _Expected(by_rule, "rule" if by_rule else "", "the engine feeds", engine, note, facts)
+    if by_rule is not None:
+        return _Expected(by_rule, "rule", "the engine feeds", engine, note)
+    if cache.claim is not None and engine is None:
+        return _Expected(tuple(cache.claim.states), "claim", f"{cache.claim.by} says", None, note)
+    return _Expected(None, "", "", engine, note)
+
+
+def _stale(evidence: Evidence, capture: Any, engine: Any) -> str:
+    """Words when the capture was made under other ids than the config has now; empty when not."""
+    if capture.ids is None or engine is None or evidence.draft is None or evidence.draft.config_error is not None:
+        return ""
+    now = configured_ids(evidence, engine)
+    if list(capture.ids) == now:
+        return ""
+    return f"the capture was made under ids {list(capture.ids)}, the config now says {now}: restart and capture again"
+
+
+def _against_served(evidence: Evidence, cache: Any, naming: Naming) -> Finding:
+    facts = _facts(evidence, cache, naming)
+    capture = engine_capture(evidence)
+    engines = judged_engines(evidence)
+    if stale := _stale(evidence, capture, engines[0] if len(engines) == 1 else None):
+        return Finding(ID, Verdict.UNKNOWN, stale, {**facts, "needs": [stale]})
+    if capture is not None and capture.slots != cache.slots:
+        counts = f"the engine feeds {capture.slots} slots, the cache holds {cache.slots}"
+        return Finding(ID, Verdict.FAIL, counts, facts)
+    facts["expected"] = [f"served {slot}" for slot in range(cache.slots)]
+    words, verdicts = [], []
+    for slot in naming.slots:
+        verdict, text = _served_slot(slot)
+        verdicts.append(verdict)
+        words.append(text)
+    if naming.mixed:
+        verdicts.append(Verdict.FAIL)
+        words.append("samples differ: the cache is a mixture")
+    if naming.shifted is not None:
+        words.append(_shift_text(naming.shifted))
+    if all(verdict is Verdict.PASS for verdict in verdicts):
+        return Finding(ID, Verdict.PASS, "every cached slot has the numbers the engine feeds in its place", facts)
+    verdict = Verdict.FAIL if Verdict.FAIL in verdicts else Verdict.UNKNOWN
+    decides = "a capture of all states (or a reference capture) says which states they are"
+    facts["needs"] = [decides]
+    bad = [text for text, each in zip(words, verdicts) if each is not Verdict.PASS] + words[len(verdicts) :]
+    return Finding(ID, verdict, "; ".join(bad) + f"; {decides}", facts)
+
+
+def _served_slot(slot: NamedSlot) -> tuple[Verdict, str]:
+    own = f"served {slot.slot}"
+    if slot.decided and slot.label == own:
+        return Verdict.PASS, ""
+    if slot.decided:
+        return Verdict.FAIL, f"slot {slot.slot} of the cache is what the engine feeds in slot {slot.label[7:]}"
+    if slot.kind == "empty":
+        return Verdict.FAIL, f"slot {slot.slot} is empty or not finite"
+    apart = f"{number(slot.best)} from the nearest served slot"
+    if slot.kind == "between":
+        return Verdict.UNKNOWN, f"slot {slot.slot} is {apart}: a neighbouring state, or other weights"
+    return Verdict.FAIL, f"slot {slot.slot} is none of what the engine feeds ({apart})"
+
+
+def _troubles(naming: Naming) -> Iterator[tuple[Verdict, str]]:
+    for slot in naming.slots:
+        nearest = f"nearest is {slot.label} at {number(slot.best)}"
+        if slot.kind == "empty":
+            yield Verdict.FAIL, f"slot {slot.slot} is empty or not finite"
+        elif slot.decided and slot.k is None:
+            yield Verdict.FAIL, f"slot {slot.slot} is the final norm's output, and engines feed states before any norm"
+        elif slot.kind == "between":
+            rival = f"{slot.runner_up} at {number(slot.second)}"
+            yield Verdict.UNKNOWN, f"slot {slot.slot} is not decided ({nearest}, {rival})"
+        elif slot.kind == "none" and naming.partial:
+            yield Verdict.UNKNOWN, f"slot {slot.slot} fits no captured state ({nearest}); it may be a higher one"
+        elif slot.kind == "none" and slot.cosine > 0.98:
+            yield Verdict.FAIL, f"slot {slot.slot} points along {slot.label} but has another scale"
+        elif slot.kind == "none" and naming.shifted is None:
+            yield Verdict.FAIL, f"slot {slot.slot} fits no state ({nearest}): another target, basis or text"
+    if naming.shifted is not None:
+        yield Verdict.FAIL, _shift_text(naming.shifted)
+    for slot_index in naming.mixed:
+        yield Verdict.FAIL, f"slot {slot_index} holds different states in different samples: the cache is a mixture"
+
+
+def _shift_text(shift: int) -> str:
+    return f"the cached rows belong to the token {'after' if shift < 0 else 'before'} their own"
+
+
+def _facts(evidence: Evidence, cache: Any, naming: Naming) -> dict[str, Any]:
+    return {
+        **naming.as_json(),
+        "best": [slot.label for slot in naming.slots],
+        "runner_up": [slot.runner_up for slot in naming.slots],
+        "margin": [number(slot.margin) for slot in naming.slots],
+        "k": [slot.k if slot.decided else None for slot in naming.slots],
+        **({"unreadable": list(naming.unreadable)} if naming.unreadable else {}),
+        **place(evidence, cache),
+    }
+
+
+def _labels(naming: Naming) -> str:
+    return ", ".join(slot.label if slot.decided else "?" for slot in naming.slots)
+
+
+def _labels_of(ks: Sequence[int]) -> str:
+    return ", ".join(f"R_{k}" for k in ks)
+
+
+def _offset_words(found: Sequence[int], expected: Sequence[int]) -> str:
+    if len(found) != len(expected):
+        return f"{len(found)} slots cached, {len(expected)} fed"
+    return ", ".join(f"slot {i} {word}" for i, word in enumerate(offsets(found, expected)) if word != "right")
+
+
+def _kinship(naming: Naming) -> str:
+    """A right state from other numbers is its own answer, and no fault of the wiring."""
+    near = [f"slot {slot.slot} {number(slot.best)}" for slot in naming.slots if slot.kind == "near"]
+    if not near:
+        return ""
+    return f" (more apart than rounding: {', '.join(near)}: the same layers of other weights or another precision)"

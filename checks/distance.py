@@ -1,0 +1,142 @@
+"""Comparing rows of hidden states: distance and cosine per token, and which rows of two files are the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from checks.errors import BadTensors
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+MIN_COMMON = 8
+"""Tokens two samples must share from their beginning to be taken for the same text."""
+
+
+class Rows(Protocol):
+    """Anything that gives rows [start, stop) of one slot, float32 [rows, H]."""
+
+    def __call__(self, slot: int, start: int, stop: int) -> Any: ...
+
+
+def relative(cached: Floats, state: Floats) -> npt.NDArray[np.float64]:
+    """|cached - state| / |cached| of each row, [P]. NaN where a row is not finite or the cached one is zero.
+
+    The norm of the cached row divides for every state alike, so the least value is the nearest state.
+    """
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        distance = np.linalg.norm(cached.astype(np.float64) - state, axis=1)
+        out: npt.NDArray[np.float64] = distance / np.linalg.norm(cached.astype(np.float64), axis=1)
+    out[~np.isfinite(out)] = np.nan
+    return out
+
+
+def cosine(cached: Floats, state: Floats) -> npt.NDArray[np.float64]:
+    """The cosine of each pair of rows, [P]; NaN where it has none."""
+    a, b = cached.astype(np.float64), state.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        out: npt.NDArray[np.float64] = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+    out[~np.isfinite(out)] = np.nan
+    return out
+
+
+def median(values: npt.NDArray[np.float64]) -> float:
+    """The median of what is finite; NaN when less than half of it is, for then it speaks for too little."""
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if 2 * len(finite) >= max(len(values), 1) else float("nan")
+
+
+def common_prefix(a: Ints, b: Ints) -> int:
+    """How many leading tokens two texts share."""
+    length = min(len(a), len(b))
+    different = np.flatnonzero(a[:length] != b[:length])
+    return int(different[0]) if len(different) else length
+
+
+@dataclass(frozen=True)
+class SameText:
+    """A cached and a captured sample of one text, and the rows both hold.
+
+    `captured` [P] are indices into the capture's rows, `positions` [P] the places in the text: they are indices into
+    the cache's rows. Ascending. The cached sample is opened by `open`, so that a list of texts holds no states.
+    """
+
+    cache: Sequence[Any]
+    index: int
+    capture: Any
+    captured: Ints
+    positions: Ints
+
+    def open(self) -> Any:
+        """The cached sample."""
+        return self.cache[self.index]
+
+    def only(self, chosen: Ints) -> SameText:
+        """The rows at these indices of `positions`."""
+        return replace(self, captured=self.captured[chosen], positions=self.positions[chosen])
+
+    def limited(self, rows: int) -> SameText:
+        """At most `rows` of the rows, spread evenly."""
+        count = len(self.positions)
+        return self if count <= rows else self.only(np.linspace(0, count - 1, rows).round().astype(np.int64))
+
+    def cached_rows(self, sample: Any, slot: int, shift: int = 0) -> Floats:
+        """Rows of a slot of the opened cached sample at `positions` + shift, clipped to it, [P, H]."""
+        return pick(sample.slot, slot, np.clip(self.positions + shift, 0, sample.length - 1))
+
+    def captured_rows(self, slot: int) -> Floats:
+        """Rows of a captured slot, [P, H]."""
+        return pick(self.capture.slot, slot, self.captured)
+
+
+def pick(rows: Rows, slot: int, at: Ints, reach: int = 256) -> Floats:
+    """The rows at ascending indices `at` of one slot, read in pieces of at most `reach` rows."""
+    pieces = []
+    for start, stop in _runs(at, reach):
+        base = int(at[start])
+        block = rows(slot, base, int(at[stop - 1]) + 1)
+        pieces.append(block[at[start:stop] - base])
+    return np.concatenate(pieces) if pieces else np.zeros((0, 0), dtype=np.float32)
+
+
+def readable(samples: Sequence[Any]) -> tuple[dict[int, Ints], dict[str, str]]:
+    """Token ids by index of the samples that can be opened, and why the others cannot, by index in words."""
+    ids: dict[int, Ints] = {}
+    damaged: dict[str, str] = {}
+    for index in range(len(samples)):
+        try:
+            ids[index] = samples[index].token_ids
+        except BadTensors as error:
+            damaged[str(index)] = str(error)
+    return ids, damaged
+
+
+def same_texts(cached: Sequence[Any], captures: Sequence[Any]) -> Iterator[SameText]:
+    """Pairs of samples of one text, by their token ids alone: names and order of files say nothing.
+
+    States of a prefix do not depend on what follows, so a captured prefix of a cached text counts. Cached samples that
+    cannot be read are left out.
+    """
+    ids = readable(cached)[0]
+    for capture in captures:
+        shared = {index: common_prefix(tokens, capture.token_ids) for index, tokens in ids.items()}
+        best = max(shared, key=lambda index: shared[index], default=None)
+        if best is None or shared[best] < MIN_COMMON:
+            continue
+        rows = np.flatnonzero(capture.positions < shared[best])
+        if len(rows):
+            del ids[best]
+            yield SameText(cached, best, capture, rows.astype(np.int64), capture.positions[rows].astype(np.int64))
+
+
+def _runs(at: Ints, reach: int) -> Iterator[tuple[int, int]]:
+    start = 0
+    for index in range(1, len(at) + 1):
+        if index == len(at) or at[index] - at[start] >= reach:
+            yield start, index
+            start = index

@@ -1,0 +1,382 @@
+"""Naming the states in a cache from numbers: each slot against captured states of the same tokens, slot by slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from checks.distance import SameText, cosine, median, readable, relative, same_texts
+from checks.errors import CheckError
+from checks.evidence import Evidence, Need
+
+SAMPLES, ROWS = 8, 128
+"""Texts and tokens a text that are compared: a median over a thousand tokens does not move any more."""
+
+FINDABLE = 2000
+"""Cached samples looked through for the captured texts when the spread ones do not hold them."""
+
+DECIDED = 0.5
+"""A slot is named when its nearest state is at most this fraction as far as the next one."""
+
+NO_FIT = 0.5
+"""Farther than this from every state, a slot is none of them: unrelated vectors are about 1 apart or more."""
+
+SAME_NUMBERS = 0.05
+"""Nearer than this fraction of the runner-up's distance, the difference is rounding and kernels, not other weights."""
+
+SERVED_SAME, SERVED_OTHER = 0.03, 0.10
+"""With only the served slots to compare with, a neighbour of the true state has no rival: then distance itself decides.
+Rounding to bfloat16 is near 0.002, a whole run in it near 0.01; the nearest neighbours of real models are above 0.1."""
+
+
+@dataclass(frozen=True)
+class NamedSlot:
+    """One slot of a cache and the state it was found to be.
+
+    `label` is `R_k`, or `N` for the final norm of R_n, or `served i`. `k` is None where there is no such number.
+    `kind`: `same` (the same numbers), `near` (this state by a clear margin, from other weights or precision),
+    `between` (nearest, but not clearly), `none` (far from everything), `empty` (zeros or not finite).
+    """
+
+    slot: int
+    label: str
+    k: int | None
+    best: float
+    runner_up: str
+    second: float
+    cosine: float
+    kind: str
+
+    @property
+    def decided(self) -> bool:
+        """Whether the numbers name it."""
+        return self.kind in ("same", "near")
+
+    @property
+    def margin(self) -> float:
+        """How much farther the runner-up is."""
+        return self.second - self.best
+
+    def as_json(self) -> dict[str, Any]:
+        """For evidence; distances rounded to 4 places."""
+        return {
+            "slot": self.slot,
+            "best": self.label,
+            "k": self.k,
+            "distance": number(self.best),
+            "runner_up": self.runner_up,
+            "runner_up_distance": number(self.second),
+            "margin": number(self.margin),
+            "cosine": number(self.cosine),
+            "kind": self.kind,
+        }
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What the numbers say of a cache's slots.
+
+    `matrix` [m][states] is the median relative distance, `labels` names its columns. `how` says what was compared
+    with: `all-states`, `reference`, `engine` (only what the engine serves), or `nothing` with the reason in `note`.
+    """
+
+    how: str
+    slots: tuple[NamedSlot, ...] = ()
+    labels: tuple[str, ...] = ()
+    matrix: tuple[tuple[float, ...], ...] = ()
+    rows: int = 0
+    samples: int = 0
+    note: str = ""
+    mixed: tuple[int, ...] = ()
+    """Slots that hold different states in different samples."""
+    partial: bool = False
+    """The capture does not reach R_n, so a slot that fits nothing may be a higher state."""
+    unreadable: tuple[str, ...] = ()
+    """Why cached samples were left out."""
+    shifted: int | None = None
+    """Rows of the cache that fit when moved by this many tokens, where nothing fits in place."""
+
+    @property
+    def states(self) -> tuple[int, ...] | None:
+        """The k of every slot in slot order, or None when a slot is not named or is no R_k."""
+        if not self.slots or self.mixed or not all(slot.decided and slot.k is not None for slot in self.slots):
+            return None
+        return tuple(slot.k for slot in self.slots if slot.k is not None)
+
+    def as_json(self) -> dict[str, Any]:
+        """The evidence every check that compares states carries."""
+        return {
+            "compared_with": self.how,
+            "states": list(self.labels),
+            "matrix": [[number(value) for value in row] for row in self.matrix],
+            "slots": [slot.as_json() for slot in self.slots],
+            "rows": self.rows,
+            "samples": self.samples,
+        }
+
+
+def number(value: float) -> float | None:
+    """A float for JSON: rounded, and None for what JSON does not have."""
+    return round(value, 4) if np.isfinite(value) else None
+
+
+def name_slots(evidence: Evidence, cache: Any | None = None) -> Naming:
+    """Name the slots of a cache (the first one by default) with the best capture at hand; memoised.
+
+    An all-states or a reference capture names states outright: a slot is the state nearest to it, by relative L2
+    distance per token, median over tokens, when the runner-up is at least twice as far. With only an engine capture
+    a slot is `served i` when it is within 3 % of what the engine feeds in slot i, and something else beyond 10 %.
+    """
+    chosen = cache if cache is not None else evidence.caches[0]
+    found: Naming = evidence.memo(("naming", str(chosen.path)), lambda: _name(evidence, chosen))
+    return found
+
+
+def engine_capture(evidence: Evidence) -> Any | None:
+    """The capture of what the engine serves, or None."""
+    return next((item for item in _captures(evidence)[0] if item.kind == "engine"), None)
+
+
+def all_states_capture(evidence: Evidence) -> Any | None:
+    """The capture with the most states R_0 …, or None."""
+    full = [item for item in _captures(evidence)[0] if item.kind in ("all-states", "reference")]
+    return max(full, key=lambda item: int(item.slots), default=None)
+
+
+def texts_of(evidence: Evidence, cache: Any, capture: Any) -> tuple[SameText, ...]:
+    """The texts a cache and a capture share; memoised."""
+
+    def find() -> tuple[SameText, ...]:
+        spread = cache.samples(evidence.request.samples, evidence.request.seed)
+        found = tuple(same_texts(spread, capture.samples))
+        if found or len(spread) >= cache.files:
+            return found
+        return tuple(same_texts(cache.samples(FINDABLE, evidence.request.seed), capture.samples))
+
+    found: tuple[SameText, ...] = evidence.memo(("texts", str(cache.path), id(capture)), find)
+    return found
+
+
+def name_served(evidence: Evidence) -> Naming:
+    """Name what the engine really fed, slot by slot, against all states of the same tokens; memoised."""
+
+    def find() -> Naming:
+        served, full = engine_capture(evidence), all_states_capture(evidence)
+        if served is None or full is None:
+            return Naming("nothing", note="needs an engine capture and a capture of all states")
+        texts = [text.limited(ROWS) for text in same_texts([_Served(item) for item in served.samples], full.samples)]
+        texts = [text for text in map(_both_hold, texts[:SAMPLES]) if len(text.positions)]
+        if not texts:
+            return Naming("nothing", note="the two captures share no text")
+        return _from_texts(evidence, int(served.slots), full, texts)
+
+    return evidence.memo("served slots", find)
+
+
+class _Served:
+    """A sample of an engine capture read by position in the text, as a cached one is."""
+
+    def __init__(self, sample: Any) -> None:
+        self._sample = sample
+        self.token_ids = sample.token_ids
+        self.length = len(sample.token_ids)
+        self.positions = sample.positions
+
+    def slot(self, index: int, start: int, stop: int) -> Any:
+        """Rows [start, stop) of the text; those the capture lacks are NaN."""
+        first, last = np.searchsorted(self.positions, [start, stop])
+        rows = self._sample.slot(index, int(first), int(last))
+        out = np.full((stop - start, rows.shape[1]), np.nan, dtype=np.float32)
+        out[self.positions[first:last] - start] = rows
+        return out
+
+
+def _both_hold(text: SameText) -> SameText:
+    return text.only(np.flatnonzero(np.isin(text.positions, text.open().positions)))
+
+
+def compare(
+    texts: Sequence[SameText], m: int, labels: Sequence[str], norm: Any | None = None, evidence: Any = None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], int]:
+    """Median relative distance and cosine per sample, slot and state, each [samples, m, states], and the rows used.
+
+    `norm` maps R_n to N: when given, the last label is N and is made from the capture's last slot.
+    """
+    shape = (len(texts), m, len(labels))
+    apart, alike, rows = np.full(shape, np.nan), np.full(shape, np.nan), 0
+    for index, text in enumerate(texts):
+        sample = text.open()
+        cached = [text.cached_rows(sample, slot) for slot in range(m)]
+        rows += len(text.positions)
+        for column in range(len(labels)):
+            made = norm is not None and column == len(labels) - 1
+            state = text.captured_rows(column - 1 if made else column)
+            state = norm(state) if made and norm is not None else state
+            for slot in range(m):
+                apart[index, slot, column] = median(relative(cached[slot], state))
+                alike[index, slot, column] = median(cosine(cached[slot], state))
+        if evidence is not None:
+            evidence.progress(index + 1, len(texts), "comparing states")
+    return apart, alike, rows
+
+
+def judge(distances: npt.NDArray[np.float64], served: bool = False, edge: int | None = None) -> tuple[int, int, str]:
+    """(nearest, runner-up, kind) of one slot's distances to every state; the rule of `NamedSlot.kind`.
+
+    `served`: the columns are the few served slots. `edge`: the column beyond which the capture ends, so that the true
+    state may be missing.
+    """
+    if not np.isfinite(distances).any():
+        return 0, 0, "empty"
+    order = np.argsort(np.where(np.isfinite(distances), distances, np.inf))
+    best, second = int(order[0]), int(order[1]) if len(order) > 1 else int(order[0])
+    near = float(distances[best])
+    far = float(distances[second]) if second != best and np.isfinite(distances[second]) else 2.0
+    if served:
+        kind = "same" if near <= SERVED_SAME and near <= DECIDED * far else "none"
+        return best, second, "between" if kind == "none" and near < SERVED_OTHER else kind
+    if near > NO_FIT:
+        return best, second, "none"
+    if near > DECIDED * far or (best == edge and near > SAME_NUMBERS * far):
+        return best, second, "between"
+    return best, second, "same" if near <= SAME_NUMBERS * far else "near"
+
+
+# -- one cache ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Columns:
+    labels: tuple[str, ...]
+    ks: tuple[int | None, ...]
+    norm: Any | None = None
+    edge: int | None = None
+    served: bool = False
+
+
+def _captures(evidence: Evidence) -> tuple[tuple[Any, ...], str]:
+    def ask() -> tuple[tuple[Any, ...], str]:
+        try:
+            return tuple(evidence.captures), ""
+        except CheckError as error:
+            return (), str(error)
+
+    found: tuple[tuple[Any, ...], str] = evidence.memo("captures or why not", ask)
+    return found
+
+
+def _name(evidence: Evidence, cache: Any) -> Naming:
+    note = _captures(evidence)[1] or (evidence.missing(Need.CAPTURE) if not _captures(evidence)[0] else "") or ""
+    for capture in (all_states_capture(evidence), engine_capture(evidence)):
+        if capture is None:
+            continue
+        texts = [text.limited(ROWS) for text in texts_of(evidence, cache, capture)[:SAMPLES]]
+        if not texts:
+            note = "the captured texts are not among the cached ones (compared by token ids)"
+            continue
+        if _width(texts[0].capture) != cache.hidden:
+            note = f"captured states are {_width(texts[0].capture)} wide, cached ones {cache.hidden}: another target"
+            continue
+        damaged = readable(cache.samples(evidence.request.samples, evidence.request.seed))[1]
+        return replace(_from_texts(evidence, cache.slots, capture, texts), unreadable=tuple(damaged.values()))
+    return Naming("nothing", note=note)
+
+
+def _width(sample: Any) -> int:
+    return int(sample.slot(0, 0, 1).shape[1])
+
+
+def _columns(evidence: Evidence, capture: Any) -> _Columns:
+    count = int(capture.slots)
+    if capture.kind == "engine":
+        return _Columns(tuple(f"served {i}" for i in range(count)), (None,) * count, served=True)
+    labels, ks = tuple(f"R_{k}" for k in range(count)), tuple(range(count))
+    n = evidence.target.n if evidence.target is not None else None
+    if n is not None and count < n + 1:
+        return _Columns(labels, ks, edge=count - 1)
+    norm = final_norm(evidence)
+    return _Columns((*labels, "N"), (*ks, None), norm) if norm is not None else _Columns(labels, ks)
+
+
+def final_norm(evidence: Evidence) -> Any | None:
+    """A function rows [P, H] -> their final norm, or None without the target's norm weight."""
+
+    def make() -> Any | None:
+        target = evidence.target
+        if target is None:
+            return None
+        try:
+            if target.weights is None:
+                return None
+            weight = target.final_norm()
+        except CheckError:
+            return None
+        eps = target.rms_eps
+        return lambda rows: rows / np.sqrt((rows * rows).mean(axis=1, keepdims=True) + eps) * weight
+
+    return evidence.memo("final norm", make)
+
+
+def _from_texts(evidence: Evidence, m: int, capture: Any, texts: Sequence[SameText]) -> Naming:
+    columns = _columns(evidence, capture)
+    apart, alike, rows = compare(texts, m, columns.labels, columns.norm, evidence)
+    distances, cosines = np.nanmedian(_nan_safe(apart), axis=0), np.nanmedian(_nan_safe(alike), axis=0)
+    slots, mixed = [], []
+    for slot in range(m):
+        best, second, kind = judge(distances[slot], columns.served, columns.edge)
+        each = {judge(apart[i, slot], columns.served, columns.edge)[::2] for i in range(len(texts))}
+        if len({found for found, how in each if how in ("same", "near")}) > 1:
+            mixed.append(slot)
+        slots.append(
+            NamedSlot(
+                slot,
+                columns.labels[best],
+                columns.ks[best],
+                float(distances[slot, best]),
+                columns.labels[second],
+                float(distances[slot, second]),
+                float(cosines[slot, best]),
+                kind,
+            )
+        )
+    naming = Naming(
+        capture.kind,
+        tuple(slots),
+        columns.labels,
+        tuple(tuple(float(value) for value in row) for row in distances),
+        rows,
+        len(texts),
+        mixed=tuple(mixed),
+        partial=columns.edge is not None,
+    )
+    if all(slot.kind in ("none", "between") for slot in slots):
+        return _with_shift(naming, texts, columns)
+    return naming
+
+
+def _with_shift(naming: Naming, texts: Sequence[SameText], columns: _Columns) -> Naming:
+    """Nothing fits in place: see whether the cache's rows belong to the token beside."""
+    inner = texts[0].only(np.arange(1, len(texts[0].positions) - 1))
+    sample = inner.open()
+    last = len(columns.labels) - (1 if columns.norm is not None else 0)
+    for shift in (-1, 1):
+        moved = inner.cached_rows(sample, 0, shift)
+        distances = np.array([median(relative(moved, inner.captured_rows(column))) for column in range(last)])
+        if judge(distances, columns.served)[2] in ("same", "near"):
+            return replace(naming, shifted=shift)
+    return naming
+
+
+def _nan_safe(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """All-NaN columns stay NaN without a warning: a sample of NaNs is told by its kind, not on stderr."""
+    if not len(values):
+        return values
+    empty = ~np.isfinite(values).any(axis=0)
+    if empty.any():
+        values = values.copy()
+        values[0][empty] = np.inf
+    return values
