@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from console.demo.engine.arguments import ServerArgs
+from console.demo.engine.arguments import ServerArgs, parse
 from console.demo.engine.engine import Engine
 from console.demo.engine.errors import ArgumentError, CheckpointError, RequestError
 from tests.console.random_pair import LAYERS, VOCAB, write_draft_config, write_random_pair
@@ -147,7 +147,7 @@ def test_states_are_the_residual_stream(pair: tuple[Path, Path]) -> None:
     target = engine.target
     states = engine.states(PROMPT)
     np.testing.assert_array_equal(states[:, 0], target.model.embed_tokens[PROMPT])
-    rms = np.sqrt((states[:, -1] ** 2).mean(axis=1, keepdims=True) + target.shape.rms_eps)
+    rms = np.sqrt((states[:, -1] ** 2).mean(axis=1, keepdims=True) + target.config.rms_eps)
     final = states[:, -1] / rms * target.model.norm
     assert int((final @ target.lm_head)[-1].argmax()) == engine.generate(PROMPT, 1).tokens[0]
 
@@ -214,6 +214,22 @@ def test_broken_folders_are_named(pair: tuple[Path, Path], tmp_path: Path) -> No
     (pair[1] / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match="not valid JSON"):
         Engine.load(arguments(pair))
+
+
+def test_a_generation_may_fill_the_context(pair: tuple[Path, Path]) -> None:
+    engine = Engine.load(arguments(pair, context_length=64))
+    prompt = list(range(40))
+    assert engine.generate(prompt, 24).tokens == engine.with_drafter(None).generate(prompt, 24).tokens
+    continuation = list(engine.with_drafter(None).generate(prompt, 24).tokens) + [0] * STEPS
+    oracle = engine.with_drafter(ScriptedDrafter(len(prompt), continuation, [STEPS]))
+    assert list(oracle.generate(prompt, 24).tokens) == continuation[:24]
+
+
+@pytest.mark.parametrize("form", [["--api-key", "hush"], ["--api-key=hush"]])
+def test_the_api_key_is_masked_wherever_flags_are_shown(form: list[str]) -> None:
+    args = parse(["--model-path", "m", *form], ["python", "-m", "console.demo.engine"])
+    assert args.api_key == "hush"
+    assert "hush" not in str(args.shown())
 
 
 @pytest.mark.parametrize("ids", [[], [VOCAB], [-1], [1] * 600])

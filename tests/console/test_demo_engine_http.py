@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -182,6 +183,26 @@ def test_bad_requests_say_what_is_wrong(engine: EngineProcess, body: Any, messag
 def test_unknown_routes_are_404(engine: EngineProcess) -> None:
     assert engine.get("/get_load")[0] == 404
     assert engine.get("/generate")[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\xff\x00 some garbage\r\n\r\n", b"400"),
+        (b"POST /generate HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", b"413"),
+        (b"POST /generate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"413"),
+        (b"BREW /generate HTTP/1.1\r\n\r\n", b"501"),
+        (b"GET /a\x1b[31m%0a HTTP/1.1\r\n\r\n", b"404"),
+    ],
+)
+def test_broken_http_is_answered_and_survived(engine: EngineProcess, sent: bytes, status: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", engine.port), timeout=60) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert status in answer.split(b"\r\n")[0]
+    assert engine.get("/health")[0] == 200
+    assert "\x1b" not in engine.log()
 
 
 def test_requests_at_once_are_answered_in_turn(engine: EngineProcess) -> None:

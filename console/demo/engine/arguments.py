@@ -10,6 +10,8 @@ from typing import Any
 
 from console.demo.engine.errors import ArgumentError
 
+MASK = "******"
+
 _KNOWN_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH", "DSPARK", "UNO")
 
 
@@ -44,11 +46,10 @@ class ServerArgs:
     launch_command: str = ""
 
     def shown(self) -> dict[str, Any]:
-        """The fields as the log and /server_info show them: the API key is masked in both places it occurs."""
+        """The fields as the log and /server_info show them: the API key is masked."""
         fields = asdict(self)
         if self.api_key:
-            fields["api_key"] = "******"
-            fields["launch_command"] = fields["launch_command"].replace(shlex.quote(self.api_key), "******")
+            fields["api_key"] = MASK
         return fields
 
 
@@ -88,12 +89,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: Sequence[str], program: Sequence[str] = ()) -> ServerArgs:
-    """Flags as given, not resolved; `program` is what stood before them on the command line.
+    """Flags as given, not resolved; `program` is what stood before them on the command line, for `launch_command`.
 
     Exits with status 2, as argparse does, on an unknown flag or a value of the wrong type.
     """
     fields = vars(_parser().parse_args(argv))
-    return ServerArgs(**fields, launch_command=shlex.join([*program, *argv]))
+    key = fields["api_key"]
+    masks = {key: MASK, f"--api-key={key}": f"--api-key={MASK}"} if key else {}
+    return ServerArgs(**fields, launch_command=shlex.join(masks.get(word, word) for word in [*program, *argv]))
 
 
 def resolve(args: ServerArgs) -> tuple[ServerArgs, list[str]]:

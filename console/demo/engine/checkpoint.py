@@ -25,7 +25,7 @@ class LlamaShape:
     """What a Llama-style config.json says about widths, counts and positions."""
 
     hidden: int
-    layers: int
+    num_hidden_layers: int
     heads: int
     kv_heads: int
     head_dim: int
@@ -77,7 +77,7 @@ def read_shape(config: dict[str, Any], name: str) -> LlamaShape:
         hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
         return LlamaShape(
             hidden=hidden,
-            layers=int(config["num_hidden_layers"]),
+            num_hidden_layers=int(config["num_hidden_layers"]),
             heads=heads,
             kv_heads=int(config.get("num_key_value_heads") or heads),
             head_dim=int(config.get("head_dim") or hidden // heads),

@@ -86,7 +86,7 @@ class Engine:
 
     def check(self, ids: Sequence[int], max_new_tokens: int = 0) -> Ints:
         """`ids` as an array; raises RequestError when empty, outside the vocabulary, or too long for the context."""
-        vocab = self.target.shape.vocab
+        vocab = self.target.config.vocab
         if not ids:
             raise RequestError("input_ids is empty; send at least one token")
         wrong = next((i for i in ids if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < vocab), None)

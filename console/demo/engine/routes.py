@@ -17,7 +17,7 @@ from console.demo.engine.api import generate_job, generation_body, read_body, st
 from console.demo.engine.errors import RequestError
 from console.demo.engine.log import Log
 from console.demo.engine.scheduler import GenerateJob, Scheduler
-from console.demo.engine.version import ENGINE, VERSION
+from console.demo.engine.version import ENGINE, __version__
 
 HEALTH_TIMEOUT_S = 20.0
 _OPEN_PATHS = frozenset({"/health", "/health_generate", "/metrics", "/ready"})
@@ -120,7 +120,7 @@ class Service:
                 "status": "ready" if self.up.is_set() else "starting",
                 "pid": os.getpid(),
                 "internal_states": [state],
-                "version": VERSION,
+                "version": __version__,
                 "engine": ENGINE,
             }
         )

@@ -25,7 +25,7 @@ from console.demo.engine.errors import ArgumentError
 from console.demo.engine.log import Log
 from console.demo.engine.routes import Response, Service
 from console.demo.engine.scheduler import Scheduler
-from console.demo.engine.version import ENGINE, VERSION
+from console.demo.engine.version import ENGINE, __version__
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_BIND = 0, 1, 2, 3  # 3 is uvicorn's own code for a failed start-up
 DRAIN_SECONDS = 3.0
@@ -63,6 +63,8 @@ class RequestHandler(BaseHTTPRequestHandler):
     sys_version = ""
     wbufsize = -1  # one packet for headers and body: unbuffered, a keep-alive client waits 40 ms for the second
     timeout = 120
+    error_content_type = "application/json"
+    error_message_format = '{"detail": "%(message)s"}'
     server: HTTPServer
 
     def do_GET(self) -> None:
@@ -114,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArgumentError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USAGE
-    log.write(f"demo engine {VERSION} ({ENGINE}), python {platform.python_version()}, numpy {np.__version__}")
+    log.write(f"demo engine {__version__} ({ENGINE}), python {platform.python_version()}, numpy {np.__version__}")
     for notice in notices:
         log.write(notice, level="warning")
     log.write(f"server_args={args.shown()}")

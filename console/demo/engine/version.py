@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 ENGINE = "demo, sglang-compatible"
-VERSION = "0.1.0+demo"
+__version__ = "0.1.0+demo"

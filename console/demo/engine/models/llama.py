@@ -46,7 +46,8 @@ class LlamaModel:
         self.shape = shape
         self.embed_tokens: Floats = source.take("model.embed_tokens.weight", (shape.vocab, shape.hidden)).astype(DTYPE)
         self.layers = [
-            DecoderLayer(source, f"model.layers.{i}", shape, shape.hidden, DTYPE) for i in range(shape.layers)
+            DecoderLayer(source, f"model.layers.{i}", shape, shape.hidden, DTYPE)
+            for i in range(shape.num_hidden_layers)
         ]
         self.norm: Floats = source.take("model.norm.weight", (shape.hidden,)).astype(DTYPE)
         self.rotary = Rotary(shape, positions, DTYPE)
@@ -80,7 +81,7 @@ class LlamaForCausalLM:
     """The target with its lm_head, and the rule that turns a draft's layer ids into loop indices."""
 
     def __init__(self, source: TensorSource, shape: LlamaShape, positions: int) -> None:
-        self.shape = shape
+        self.config = shape
         self.model = LlamaModel(source, shape, positions)
         head = "model.embed_tokens.weight" if shape.tied else "lm_head.weight"
         self.lm_head = matrix(source.take(head, (shape.vocab, shape.hidden)), DTYPE)
@@ -95,14 +96,14 @@ class LlamaForCausalLM:
         """
         self.capture_aux_hidden_states = True
         if layer_ids is None:
-            num_layers = self.shape.layers
+            num_layers = self.config.num_hidden_layers
             self.model.layers_to_capture = [2, num_layers // 2, num_layers - 3]
         else:
             self.model.layers_to_capture = [val + 1 for val in layer_ids]
 
     def new_cache(self, capacity: int) -> KVCache:
         """An empty key/value cache for `capacity` tokens."""
-        return KVCache(self.shape, self.shape.layers, capacity, DTYPE)
+        return KVCache(self.config, self.config.num_hidden_layers, capacity, DTYPE)
 
     def forward(self, ids: Ints, cache: KVCache) -> TargetOutput:
         """Run `ids` [T] in blocks after what is cached; same values as one pass, bounded memory."""

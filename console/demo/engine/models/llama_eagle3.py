@@ -72,8 +72,10 @@ class LlamaForCausalLMEagle3:
                 raise CheckpointError(f"draft config: {key} is not supported by the demo engine")
         if nested.get("use_aux_hidden_state", True) is not True:
             raise CheckpointError("draft config: use_aux_hidden_state false is not supported by the demo engine")
-        if shape.layers != 1:
-            raise CheckpointError(f"EAGLE3 currently only supports 1 layer; the draft config says {shape.layers}")
+        if shape.num_hidden_layers != 1:
+            raise CheckpointError(
+                f"EAGLE3 currently only supports 1 layer; the draft config says {shape.num_hidden_layers}"
+            )
         if "draft_vocab_size" not in config:
             raise AttributeError("'LlamaConfig' object has no attribute 'draft_vocab_size'")
         hidden = shape.hidden
