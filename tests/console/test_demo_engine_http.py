@@ -188,7 +188,7 @@ def test_unknown_routes_are_404(engine: EngineProcess) -> None:
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
-        (b"\xff\x00 some garbage\r\n\r\n", b"400"),
+        (b"\xff\x00 some garbage\r\n\r\n", b"Bad request version"),
         (b"POST /generate HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", b"413"),
         (b"POST /generate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"413"),
         (b"BREW /generate HTTP/1.1\r\n\r\n", b"501"),
