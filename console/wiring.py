@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,8 @@ class Wiring:
     source: str = ""
     trained_by: str = ""
     engine: str = ""
+    verdict: str = ""
+    """The verdict of the finding these come from; empty where they are only set side by side."""
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -59,15 +62,83 @@ class Wiring:
 
     @property
     def state(self) -> str:
-        """`ok` when every slot is right, `bad` when one is wrong or the counts differ, else `unknown`."""
-        if self.trained is None or self.served is None:
+        """`ok` when every slot is right, `bad` when one is wrong or the counts differ, else `unknown`.
+
+        A finding that does not condemn what looks wrong, or acquit what looks right, leaves it unknown.
+        """
+        if self.verdict == "FAIL":
+            return BAD
+        if self.trained is None or self.served is None or self.verdict == "UNKNOWN":
             return UNKNOWN
-        return OK if self.trained == self.served else BAD
+        if self.trained != self.served:
+            return BAD
+        return OK if self.verdict in ("PASS", "") else UNKNOWN
 
 
 def read_wiring(findings: Sequence[Mapping[str, Any]]) -> Wiring:
     """The wiring that a report's findings speak of; an unknown wiring when they name none.
 
-    Reads the evidence keys that the align family promises: `trained_states`, `engine_states`, `source`, `n`.
+    Of several engines or caches, the one that is worst off. Reads the evidence of `align.engine_pair`
+    (`engine_states`, `trained_states`, `source`, `trained_by`), and the number of layers from `cfg.aux_ids`.
     """
-    raise NotImplementedError
+    n = next((layers for item in findings if isinstance(layers := _evidence(item).get("layers"), int)), None)
+    pairs = [item for item in findings if item.get("check") == "align.engine_pair"]
+    worst = min(pairs, key=lambda item: _ORDER.get(str(item.get("verdict")), len(_ORDER)), default=None)
+    if worst is None:
+        return Wiring(n)
+    facts = _evidence(worst)
+    return Wiring(
+        n,
+        _states(facts.get("trained_states")),
+        _states(facts.get("engine_states")),
+        str(facts.get("source") or ""),
+        str(facts.get("trained_by") or ""),
+        str(worst.get("engine") or ""),
+        str(worst.get("verdict") or ""),
+    )
+
+
+def served_by_ids(findings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
+    """What the findings say an engine feeds for which ids, by `ids_key`: under the config, and under a fix they carry."""
+    known: dict[str, tuple[int, ...]] = {}
+    for item in findings:
+        if item.get("check") != "align.engine_pair":
+            continue
+        facts = _evidence(item)
+        served, trained = _states(facts.get("engine_states")), _states(facts.get("trained_states"))
+        if served is not None:
+            known[ids_key(facts.get("configured_ids"))] = served
+        for step in (item.get("fix") or {}).get("patch") or ():
+            if step.get("op") != "test" and str(step.get("path", "")).endswith(_IDS) and trained is not None:
+                # A fix of this finding is made by running the engine's rule until it gives the trained states.
+                known[ids_key(step.get("value"))] = trained
+    return known
+
+
+def ids_key(ids: object) -> str:
+    """A list of ids as a dictionary key; the absent list is one too."""
+    return json.dumps(ids)
+
+
+def ids_in(config: object) -> object:
+    """The ids in a draft's config, where an engine finds them; None when there are none."""
+    if not isinstance(config, Mapping):
+        return None
+    nested = config.get("eagle_config")
+    inside = nested.get(_IDS) if isinstance(nested, Mapping) else None
+    return inside if inside is not None else config.get(_IDS)
+
+
+_IDS = "eagle_aux_hidden_state_layer_ids"
+_ORDER = {"FAIL": 0, "WARN": 1, "UNKNOWN": 2, "INFO": 3, "PASS": 4}
+
+
+def _evidence(finding: Mapping[str, Any]) -> Mapping[str, Any]:
+    facts = finding.get("evidence")
+    return facts if isinstance(facts, Mapping) else {}
+
+
+def _states(value: object) -> tuple[int, ...] | None:
+    if not isinstance(value, list) or any(isinstance(k, bool) or not isinstance(k, int) for k in value):
+        return None
+    return tuple(value)
