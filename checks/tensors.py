@@ -19,6 +19,7 @@ import numpy.typing as npt
 from checks.errors import BadTensors
 
 Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]
 
 # The format's own limit, as the reference reader enforces it: a longer header is damage or an attack on memory.
@@ -120,7 +121,7 @@ def read_slot_rows(info: TensorInfo, start: int, stop: int, slot: int) -> Floats
     return _floats(_decoded(info, out))
 
 
-def take_rows(info: TensorInfo, ids: npt.NDArray[np.int64]) -> Values:
+def take_rows(info: TensorInfo, ids: Ids) -> Values:
     """Rows by index `[len(ids), ...]`, reading each distinct row once. Raises BadTensors for an index out of range."""
     distinct, back = np.unique(np.asarray(ids, dtype=np.int64), return_inverse=True)
     if distinct.size and (distinct[0] < 0 or distinct[-1] >= info.rows):

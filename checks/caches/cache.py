@@ -9,13 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from checks.caches.listing import Listing
-from checks.tensors import Floats
-
-Ids = npt.NDArray[np.int64]
+from checks.tensors import Floats, Ids
 
 FINALS = ("pre", "post", "none", "unknown")
 

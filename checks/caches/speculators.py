@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from checks.caches.cache import Cache, CacheSample, Ids, claimed
+from checks.caches.cache import Cache, CacheSample, claimed
 from checks.caches.listing import Listing
 from checks.errors import BadTensors
-from checks.tensors import Floats, TensorInfo, read_header, read_rows, read_slot_rows
+from checks.tensors import Floats, Ids, TensorInfo, read_header, read_rows, read_slot_rows
 
 STATES, IDS, MASK = "hidden_states", "token_ids", "loss_mask"
 _FLOATS = ("BF16", "F16", "F32", "F64")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from checks.caches import torchfile
-from checks.caches.cache import Cache, CacheSample, Claim, Ids, claimed
+from checks.caches.cache import Cache, CacheSample, Claim, claimed
 from checks.caches.listing import Listing
 from checks.errors import BadConfig, BadTensors, NeedsLibrary
 from checks.jsonfile import read_config, whole
-from checks.tensors import Floats
+from checks.tensors import Floats, Ids
 
 SIDE = "data_config.json"
 STATES, IDS, MASK = "hidden_states", "input_ids", "loss_mask"

@@ -1,0 +1,230 @@
+"""Checks of the draft's config.json: what engines read from it, and what they would make of it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from checks.catalog import check
+from checks.draft import IN_EAGLE_CONFIG, KEY, AuxIds, Draft
+from checks.errors import BadConfig, CheckError
+from checks.evidence import Evidence, Need
+from checks.finding import ConfigFix, Finding, Verdict
+from checks.patch import set_key
+
+ID = "cfg.aux_ids"
+
+_KINDS: dict[type, str] = {
+    str: "a text",
+    bool: "true or false",
+    float: "a number with a decimal point",
+    int: "a number",
+    list: "a list",
+    dict: "an object",
+}
+
+
+@check(ID, needs=(Need.DRAFT,))
+def aux_ids(evidence: Evidence) -> Iterable[Finding]:
+    """The ids that choose the target's states are present, in a place the engine reads, and legal.
+
+    `eagle_aux_hidden_state_layer_ids` tells the engine which hidden states of the target feed the draft. SGLang reads
+    it only inside `eagle_config`; vLLM reads the top level, newer releases both. Where the list is absent, engines take
+    their default states 2, n//2 and n-3 without a word, which is right only for a draft trained on exactly those.
+
+    FAIL: config.json cannot be parsed; the value is no list of whole numbers; an id no convention can reach on this
+    target; an id twice (engines feed it once, and `fc` is one slot short).
+    WARN: absent, or only where this engine does not look, or two places that name different states.
+    INFO: a draft that reads no aux states, or ids out of order, which engines sort.
+    -1 is legal: it means the embedding's output where id means the state after that layer.
+
+    What to do: put the ids the draft was trained with into `eagle_config`; `align.engine_pair` names them when there is
+    a cache to tell.
+    """
+    draft = evidence.draft
+    assert draft is not None
+    try:
+        config = draft.config
+    except BadConfig as error:
+        yield _unreadable(draft, error)
+        return
+    if not draft.uses_aux:
+        yield Finding(
+            ID,
+            Verdict.INFO,
+            "the draft reads only the last hidden state (use_aux_hidden_state is false): there are no ids to check",
+            {"use_aux_hidden_state": False},
+        )
+        return
+    yield _judge(_Case(draft, config, draft.aux_ids, _layers(evidence), _engine_names(evidence)))
+
+
+@dataclass
+class _Case:
+    """One config's ids, and what was found of them: notes by verdict, in words for the summary."""
+
+    draft: Draft
+    config: dict[str, Any]
+    ids: AuxIds
+    n: int | None
+    engines: tuple[str, ...]
+    notes: list[tuple[Verdict, str]] = field(default_factory=list)
+    fix: ConfigFix | None = None
+
+    def say(self, verdict: Verdict, text: str) -> None:
+        self.notes.append((verdict, text))
+
+
+def _judge(case: _Case) -> Finding:
+    nested = case.config.get("eagle_config")
+    if nested is not None and not isinstance(nested, dict):
+        case.say(Verdict.FAIL, f"eagle_config is {_kind(nested)}, not an object, and engines look for ids in it")
+    elif case.ids.value is None:
+        _absent(case)
+    else:
+        _legal(case)
+        _place(case)
+    ranks = [Verdict.FAIL, Verdict.WARN, Verdict.INFO]
+    verdict = next((rank for rank in ranks if any(rank is said for said, _ in case.notes)), Verdict.PASS)
+    said = [text for rank in ranks for level, text in case.notes if level is rank]
+    where = "eagle_config" if case.ids.pointer == IN_EAGLE_CONFIG else "the top level"
+    summary = "; ".join(said) or f"ids {case.ids.value} stand in {where} and are legal" + (
+        "" if case.n else " as far as can be told without the target's number of layers"
+    )
+    found = {
+        "configured_ids": case.ids.value,
+        "path": case.ids.pointer if case.ids.value is not None else None,
+        "in_eagle_config": case.ids.in_eagle_config,
+        "top_level": case.ids.top_level,
+        "layers": case.n,
+    }
+    return Finding(ID, verdict, summary, found, case.fix)
+
+
+def _absent(case: _Case) -> None:
+    states = f"states 2, {case.n // 2} and {case.n - 3} of {case.n} layers" if case.n else "[2, n//2, n-3]"
+    text = f"{KEY} is absent: the engine will guess {states}"
+    for where, held in (("eagle_config", case.config.get("eagle_config")), ("the top level", case.config)):
+        near = _misspelt(held)
+        if near:
+            text += f"; {near!r} in {where} looks like it, and engines do not read it"
+    case.say(Verdict.WARN, text)
+
+
+def _misspelt(held: object) -> str | None:
+    names = [name for name in held if isinstance(name, str) and name != KEY] if isinstance(held, dict) else []
+    close = difflib.get_close_matches(KEY, names, 1, 0.75)
+    return close[0] if close else None
+
+
+def _legal(case: _Case) -> None:
+    value = case.ids.value
+    if not isinstance(value, list):
+        case.say(Verdict.FAIL, f"{KEY} is {_kind(value)}, not a list of whole numbers")
+        return
+    if not value:
+        case.say(Verdict.FAIL, f"{KEY} is an empty list: no state would reach the draft")
+        return
+    wrong = [item for item in value if not _is_whole(item)]
+    if wrong:
+        _not_whole(case, value, wrong)
+        return
+    if twice := sorted({item for item in value if value.count(item) > 1}):
+        case.say(
+            Verdict.FAIL,
+            f"id {_list(twice)} stands twice: engines capture a state once, so fc gets {len(set(value))} slots for "
+            f"{len(value)} ids",
+        )
+    if below := [item for item in value if item < -1]:
+        case.say(Verdict.FAIL, f"id {_list(below)} is negative: only -1, the embedding's output, has a meaning")
+    # Read as "the state before that layer" the last id is n; no reading goes beyond.
+    if case.n and (above := [item for item in value if item > case.n]):
+        case.say(Verdict.FAIL, f"id {_list(above)} is out of range: the target has {case.n} layers")
+    if value != sorted(value):
+        case.say(Verdict.INFO, f"ids {value} are out of order: engines feed the states ascending, whatever the order")
+
+
+def _not_whole(case: _Case, value: list[Any], wrong: list[Any]) -> None:
+    meant = [_meant(item) for item in value]
+    # 2.0 is the number 2 to JSON, and engines that compare numbers take it; one that checks types does not.
+    floats = all(isinstance(item, float) for item in wrong)
+    loud = not floats or None in meant
+    case.say(
+        Verdict.FAIL if loud else Verdict.WARN,
+        f"ids {value} are not all whole numbers ({', '.join(sorted({_kind(item) for item in wrong}))})",
+    )
+    if None not in meant:
+        case.fix = ConfigFix(set_key(case.config, case.ids.pointer, meant))
+
+
+def _place(case: _Case) -> None:
+    """Whether the ids stand where the engine looks."""
+    inner, outer = case.ids.in_eagle_config, case.ids.top_level
+    if inner is None:
+        if case.draft.is_speculators:
+            case.say(Verdict.INFO, f"ids {outer} stand at the top level, as the speculators layout has them")
+        elif not case.engines or "sglang" in case.engines:
+            case.say(
+                Verdict.WARN,
+                f"ids {outer} stand only at the top level: SGLang reads them only inside eagle_config and will guess "
+                + (f"states 2, {case.n // 2} and {case.n - 3}" if case.n else "[2, n//2, n-3]"),
+            )
+    elif outer is not None and not _agree(inner, outer):
+        case.say(
+            Verdict.WARN,
+            f"two places differ: eagle_config has {inner}, which SGLang reads, the top level {outer}, which vLLM reads",
+        )
+
+
+def _agree(inner: object, outer: object) -> bool:
+    """Whether the lists can mean the same states: equal, or one apart as SGLang (k=id+1) and vLLM (k=id) spell them."""
+    if inner == outer or not isinstance(inner, list) or not isinstance(outer, list) or len(inner) != len(outer):
+        return inner == outer
+    if not all(_is_whole(item) for item in (*inner, *outer)):
+        return False
+    return all(b == a + 1 for a, b in zip(sorted(inner), sorted(outer)))
+
+
+def _unreadable(draft: Draft, error: BadConfig) -> Finding:
+    if draft.config_path is None:
+        return Finding(ID, Verdict.UNKNOWN, f"not checked: {error}", {"needs": [Need.DRAFT.value]})
+    return Finding(ID, Verdict.FAIL, f"{error}: no engine can load this draft", {"file": str(draft.config_path)})
+
+
+def _layers(evidence: Evidence) -> int | None:
+    """The target's number of layers, or None: these checks say less without it, and still say something."""
+    try:
+        return evidence.target.n if evidence.target is not None else None
+    except CheckError:
+        return None
+
+
+def _engine_names(evidence: Evidence) -> tuple[str, ...]:
+    try:
+        return tuple(engine.name for engine in evidence.engines)
+    except CheckError:
+        return ()
+
+
+def _is_whole(item: object) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool)
+
+
+def _meant(item: object) -> int | None:
+    """The whole number a text or a float spells, or None."""
+    if _is_whole(item):
+        return int(str(item))
+    if isinstance(item, float) and item.is_integer():
+        return int(item)
+    return int(item) if isinstance(item, str) and re.fullmatch(r"\s*-?[0-9]{1,9}\s*", item) else None
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), "null")
+
+
+def _list(items: list[int]) -> str:
+    return ", ".join(str(item) for item in items)
