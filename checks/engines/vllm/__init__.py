@@ -1,0 +1,28 @@
+"""vLLM: what its log lines, sources and versions mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from checks.engines.vllm import layers
+from checks.engines.vllm.layers import TableRule, table_rule
+
+NAME = "vllm"
+PACKAGE = "vllm"
+
+MODEL_FOLDERS = ("model_executor/models", "vllm/model_executor/models")
+
+
+def rule_for(version: str, architecture: str) -> tuple[TableRule | None, str]:
+    """The table's rule for a version ("" = newest known), with a note."""
+    return table_rule(version, architecture)
+
+
+def pointers(version: str, architecture: str) -> tuple[str, ...]:
+    """Where this version reads the ids in the draft's config, as JSON pointers in order of precedence."""
+    return layers.pointers(table_rule(version, architecture)[0])
+
+
+def looks_like(root: Path) -> bool:
+    """Whether a source folder is this engine's."""
+    return any((root / name).is_dir() for name in MODEL_FOLDERS)
