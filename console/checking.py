@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from console import __version__
+from console.errors import NotRun, UsageError
+
+if TYPE_CHECKING:
+    from console.deployment import Deployment
+    from remote.host import Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +56,81 @@ class Report:
 
 
 CheckStep = Progress | Found | Report
+
+
+def request_for(
+    deployment: Deployment,
+    *,
+    host: str,
+    at_host: Callable[[str], str],
+    server: Mapping[str, Any],
+    argv: Sequence[str],
+    log: str,
+    python: str,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    samples: int = 16,
+    engine_source: str = "",
+) -> dict[str, Any]:
+    """The request for a deployment: its paths as they are on the host, and what was seen of the server there."""
+    name, _, version = deployment.server.engine.partition("==")
+    return {
+        "schema": 1,
+        "draft": at_host(deployment.model.draft),
+        "target": at_host(deployment.model.target),
+        "caches": [
+            {"path": at_host(item.path), "layout": item.layout, "states": list(item.states)} for item in deployment.caches
+        ],
+        "engines": [{"name": name.strip(), "version": version.strip()}],
+        "engine_source": engine_source,
+        "args": list(argv),
+        "env": dict(deployment.server.env),
+        "server": dict(server),
+        "log": log,
+        "python": python,
+        "only": list(only),
+        "skip": list(skip),
+        "samples": samples,
+        "host": host,
+        "console": __version__,
+    }
+
+
+async def run_on_host(host: Host, python: str, request: Mapping[str, Any]) -> AsyncGenerator[CheckStep, None]:
+    """Carry the checks to the host, run them there, and tell each step; the last one is the Report.
+
+    Closing the iterator ends the run on the host. Raises NotRun when they cannot be run, UsageError for a check that
+    does not exist, remote's errors.
+    """
+    from console.zipapp import checks_zipapp
+    from remote import ship
+    from remote.errors import CommandFailed
+
+    path = await ship.ship(host, checks_zipapp(), python)
+    refusal: ConsoleRefusal | None = None
+    try:
+        async with aclosing(ship.run_shipped(host, path, python, dict(request))) as lines:
+            async for line in lines:
+                if line.get("event") == "error":
+                    refusal = UsageError(str(line["message"])) if line.get("exit") == 2 else NotRun(str(line["message"]))
+                elif (step := read_step(line)) is not None:
+                    yield step
+    except CommandFailed:
+        # The program says why in its last line, and then ends with a code that says no more.
+        if refusal is None:
+            raise
+    if refusal is not None:
+        raise refusal
+
+
+ConsoleRefusal = NotRun | UsageError
+
+
+def read_step(line: Mapping[str, Any]) -> CheckStep | None:
+    """One line of the checks' output as a step; None for an event this console does not know."""
+    event = line.get("event")
+    if event == "progress":
+        return Progress(str(line["check"]), int(line["done"]), int(line["total"]), str(line["note"]))
+    if event == "finding":
+        return Found(dict(line["finding"]))
+    return Report(dict(line["report"])) if event == "report" else None

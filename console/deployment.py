@@ -74,7 +74,10 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One deployment. `name` is the file's stem; `path` is None for one that was never a file."""
+    """One deployment. `name` is the file's stem; `path` is None for one that was never a file.
+
+    `ssh_config` replaces ~/.ssh/config for this opening; it comes from the command line and is not in the file.
+    """
 
     name: str
     host: HostSpec = HostSpec()
@@ -83,6 +86,7 @@ class Deployment:
     caches: tuple[CacheSpec, ...] = ()
     server: ServerSpec = ServerSpec()
     path: Path | None = None
+    ssh_config: Path | None = None
 
 
 # The name of each section in the file, its type, and whether it is an array of tables.

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from console.masking import mask_argv, mask_env
+from console.errors import DeploymentError
+from console.masking import MASK, is_secret, mask_argv, mask_env
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from console.deployment import Deployment
+    from remote.server import ServerRecord
 
-    from remote.server import Record
+DEFAULT_LOG = "~/.local/state/eagle-console/logs/{name}.log"
+"""Where the server's output goes when the deployment does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class ServerStatus:
     """
 
     phase: str = "stopped"
-    record: Record | None = None
+    record: ServerRecord | None = None
     pid: int | None = None
     argv: tuple[str, ...] = ()
     url: str = ""
@@ -64,3 +69,114 @@ class ServerStatus:
     def up(self) -> bool:
         """Whether a process of this deployment runs at all."""
         return self.phase not in ("stopped", "crashed")
+
+
+def engine_part(name: str, part: str) -> Any:
+    """One part (`launch`, `log`, `flags`) of an engine's folder in `checks.engines`.
+
+    Raises DeploymentError for an engine that is not known, or that has no such part yet.
+    """
+    from checks.engines import REGISTRY
+
+    if name not in REGISTRY:
+        raise DeploymentError(f"[server] engine {name!r} is not known; known are {', '.join(sorted(REGISTRY))}")
+    try:
+        return import_module(f"{REGISTRY[name].__name__}.{part}")
+    except ModuleNotFoundError:
+        raise DeploymentError(f"the console cannot do this for {name} yet: it does not know its {part}") from None
+
+
+def plan_launch(
+    deployment: Deployment,
+    overrides: Mapping[str, Any] | None = None,
+    running: Sequence[str] = (),
+    at_host: Callable[[str], str] = str,
+    default_python: str = "python3",
+) -> LaunchPlan:
+    """The command a deployment launches: its model, draft and port, `[server.args]`, and `overrides` on top of those.
+
+    An override of None unsets a flag. `at_host` resolves `~` as the host does. Raises DeploymentError when flags
+    contradict the deployment.
+    """
+    from checks.errors import CheckError
+
+    server, launch = deployment.server, engine_part(deployment.server.engine_name, "launch")
+    if not deployment.model.target:
+        raise DeploymentError(f"{deployment.name}: [model] target is not set, so nothing can be launched")
+    args: dict[str, Any] = {**server.args, **{_bare(key): value for key, value in (overrides or {}).items()}}
+    try:
+        argv = launch.argv(
+            at_host(deployment.host.python or default_python),
+            server.entrypoint,
+            at_host(deployment.model.target),
+            at_host(deployment.model.draft),
+            server.port,
+            args,
+        )
+    except CheckError as error:
+        raise DeploymentError(f"{deployment.name}: {error}") from None
+    log = at_host(server.log or DEFAULT_LOG.format(name=deployment.name))
+    changes = argv_differences(deployment, running, argv) if running else ()
+    return LaunchPlan(tuple(argv), dict(server.env), log, server.port, changes)
+
+
+def argv_differences(deployment: Deployment, running: Sequence[str], planned: Sequence[str]) -> tuple[Difference, ...]:
+    """The flags on which the running command and the planned one disagree; secret values are masked."""
+    launch = engine_part(deployment.server.engine_name, "launch")
+    found = launch.differences(launch.parse_argv(list(running)), launch.parse_argv(list(planned)))
+    return tuple(
+        Difference(item.flag, _shown(item.flag, item.planned), _shown(item.flag, item.running)) for item in found
+    )
+
+
+def flags_of(deployment: Deployment, argv: Sequence[str]) -> Mapping[str, Any]:
+    """The flags of a command line of this deployment's engine, by their first name without dashes."""
+    flags: Mapping[str, Any] = engine_part(deployment.server.engine_name, "launch").parse_argv(list(argv)).flags
+    return flags
+
+
+def with_secrets(stored: Sequence[str], planned: Sequence[str]) -> tuple[str, ...]:
+    """A command out of the history, its masked values taken from a plan that has the same flags.
+
+    Raises DeploymentError when the plan lacks one.
+    """
+    secrets: dict[str, str] = {}
+    for word, value in zip(planned, [*planned[1:], ""]):
+        key, equals, inline = word.partition("=")
+        if word.startswith("-") and is_secret(key):
+            secrets[key] = inline if equals else value
+    out: list[str] = []
+    for word in stored:
+        key, equals, inline = word.partition("=")
+        before = out[-1] if out else ""
+        if word == MASK or (equals and inline == MASK):
+            name = key if equals else before
+            if name not in secrets:
+                raise DeploymentError(f"{name} of that run was a secret and is not kept; set it in [server.args]")
+            out.append(f"{key}={secrets[name]}" if equals else secrets[name])
+        else:
+            out.append(word)
+    return tuple(out)
+
+
+def ceiling_of(flags: Mapping[str, Any]) -> int | None:
+    """The most tokens one verify step can emit by these flags: min(steps + 1, draft tokens); None when not given."""
+    steps, tokens = (_number(flags.get(f"speculative-num-{name}")) for name in ("steps", "draft-tokens"))
+    limits = [limit for limit in (steps + 1 if steps is not None else None, tokens) if limit is not None]
+    return min(limits) if limits else None
+
+
+def _number(value: Any) -> int | None:
+    return int(value) if isinstance(value, str) and value.isdecimal() else None
+
+
+def _bare(key: str) -> str:
+    return key.lstrip("-").replace("_", "-")
+
+
+def _shown(flag: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if is_secret(flag):
+        return MASK
+    return "set" if value is True else " ".join(value) if isinstance(value, list) else str(value)

@@ -1,0 +1,96 @@
+"""The server's log as batches of events: from the host's bytes through lines to what the engine's parser makes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from console.launch import engine_part
+
+if TYPE_CHECKING:
+    from remote.follow import Chunk
+    from remote.host import Host
+
+LINE_BYTES = 160
+"""A generous mean length of a log line: how far before the end to begin for a number of lines."""
+_BATCH = 2000
+
+
+class LineParser:
+    """Turns chunks of a log into events; knows the number of each physical line when it began at the first."""
+
+    def __init__(self, engine: str, first_line: int = 1) -> None:
+        from remote.follow import LineBuffer
+
+        self._parser = engine_part(engine, "log").LogParser(first_line)
+        self._buffer = LineBuffer()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The events of the lines that `data` completes."""
+        return self._events(self._buffer.feed(data))
+
+    def flush(self) -> list[Any]:
+        """The event of a last line without an end."""
+        return self._events(self._buffer.flush())
+
+    def _events(self, lines: Iterable[bytes]) -> list[Any]:
+        return [self._parser.feed(line.decode("utf-8", "replace")) for line in lines]
+
+
+async def follow_events(
+    host: Host, path: str, engine: str, tail: int, changed: asyncio.Event, start: int | None = None
+) -> AsyncGenerator[list[Any], None]:
+    """Batches of events of the log at `path`, from `start` (bytes) or `tail` lines before its end, until `changed` is set.
+
+    Raises what remote.follow raises.
+    """
+    from remote.follow import follow
+
+    offset = start if start is not None else await _begin(host, path, tail)
+    parser = LineParser(engine)
+    # Begun in the middle of a line: its rest says nothing.
+    skip = offset > 0 and start is None
+    async with aclosing(follow(host, path, offset)) as chunks:
+        while True:
+            chunk = await _next(chunks, changed)
+            if chunk is None:
+                return
+            if chunk.event in ("truncated", "rotated"):
+                parser = LineParser(engine)
+                continue
+            if chunk.event != "data":
+                continue
+            data = chunk.data
+            if skip:
+                _, newline, data = data.partition(b"\n")
+                skip = not newline
+            events = parser.feed(data)
+            for begin in range(0, len(events), _BATCH):
+                yield events[begin : begin + _BATCH]
+                # A long backlog must not hold the loop: screens draw between two batches.
+                await asyncio.sleep(0)
+
+
+async def _begin(host: Host, path: str, tail: int) -> int:
+    from remote import files
+
+    found = await files.stat(host, path)
+    return max(0, found.size - tail * LINE_BYTES) if found else 0
+
+
+async def _next(chunks: AsyncIterator[Chunk], changed: asyncio.Event) -> Chunk | None:
+    """The next chunk, or None when `changed` is set first."""
+    coming = asyncio.ensure_future(anext(chunks))
+    other = asyncio.ensure_future(changed.wait())
+    try:
+        await asyncio.wait((coming, other), return_when=asyncio.FIRST_COMPLETED)
+        return await coming if coming.done() else None
+    except StopAsyncIteration:
+        return None
+    finally:
+        for task in (coming, other):
+            if not task.done():
+                task.cancel()
+        await asyncio.gather(coming, other, return_exceptions=True)

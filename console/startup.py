@@ -1,0 +1,136 @@
+"""From a started process to a server that answers: what passes by meanwhile, and why it did not come up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from console.errors import StartFailed
+from console.following import follow_events
+from console.plain import plain
+
+if TYPE_CHECKING:
+    from remote.host import Host
+    from remote.server import ServerRecord
+
+OnStep = Callable[[str, str], None]
+
+HEALTH = "/health"
+"""SGLang and vLLM both answer here, 200 once the warm-up is through. SGLang takes a second or more for it."""
+_LOOK_EVERY = 0.5
+_HEALTH_TIMEOUT = 10.0
+_LINES_KEPT = 40
+
+
+@dataclass(slots=True)
+class Watch:
+    """What the log said so far: the phase it is in, and its last lines."""
+
+    phase: str = "starting"
+    error: str = ""
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_KEPT))
+
+
+async def await_ready(host: Host, record: ServerRecord, url: str, engine: str, on_step: OnStep) -> None:
+    """Wait until the started server answers, telling each phase as it passes; there is no time limit but the caller's.
+
+    Being cancelled leaves the server starting. Raises StartFailed when it ends, or when another process answers in its
+    place; remote's errors.
+    """
+    watch = Watch()
+    ended = asyncio.Event()
+    reader = asyncio.create_task(_read_log(host, record, engine, watch, ended, on_step))
+    try:
+        while True:
+            await _alive_or_told(host, record, watch)
+            if await healthy(host, url, HEALTH) and await _answers_itself(host, record, watch):
+                return
+            await asyncio.sleep(_LOOK_EVERY)
+    finally:
+        ended.set()
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+
+
+async def healthy(host: Host, url: str, path: str, timeout: float = _HEALTH_TIMEOUT) -> bool:
+    """Whether the server answers `path` with success within `timeout` seconds; a lost link raises HostUnreachable."""
+    from remote import http
+    from remote.errors import BadResponse, NotListening, TimedOut
+
+    try:
+        return (await http.get(host, url.rstrip("/") + path, timeout=timeout)).ok
+    except (NotListening, TimedOut, BadResponse):
+        return False
+
+
+async def _read_log(
+    host: Host, record: ServerRecord, engine: str, watch: Watch, ended: asyncio.Event, on_step: OnStep
+) -> None:
+    async with aclosing(follow_events(host, record.log, engine, 0, ended, start=record.log_offset)) as events:
+        async for batch in events:
+            for event in batch:
+                _note(event, watch, on_step)
+
+
+def _note(event: Any, watch: Watch, on_step: OnStep) -> None:
+    line = plain(str(getattr(event, "raw", "") or ""), keep="\t")
+    if line:
+        watch.lines.append(line)
+    if event.event == "error":
+        watch.error = line
+    phase = getattr(event, "phase", None)
+    if event.event == "phase" and phase and phase != watch.phase:
+        watch.phase = str(phase)
+        # Ready by its own word is not ready: an older server on the port can make it say so.
+        if watch.phase not in ("ready", "serving"):
+            on_step(watch.phase, line)
+
+
+async def _alive_or_told(host: Host, record: ServerRecord, watch: Watch) -> None:
+    from remote import server
+
+    status = await server.status(host, record)
+    if status.alive:
+        return
+    # Its last lines may still be on their way.
+    await asyncio.sleep(1.0)
+    code = "" if status.exit_code is None else f" with code {status.exit_code}"
+    said = watch.error or (watch.lines[-1] if watch.lines else "it wrote nothing")
+    raise StartFailed(
+        f"the server ended while {watch.phase}{code}: {said}. Its log is {record.log} on {host.name}",
+        watch.phase,
+        tuple(watch.lines),
+    )
+
+
+async def _answers_itself(host: Host, record: ServerRecord, watch: Watch) -> bool:
+    from remote import process
+
+    listening = await process.listener(host, record.port)
+    if listening is None:
+        return False
+    if listening.pid == record.pid or listening.pgid == record.pgid:
+        return True
+    raise StartFailed(
+        f"process {listening.pid} answers on port {record.port} in place of the server that was started; "
+        f"stop it, or choose another port",
+        watch.phase,
+        tuple(watch.lines),
+    )
+
+
+class Stopwatch:
+    """Seconds since it was made, for the detail of a step."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    @property
+    def words(self) -> str:
+        """`12.3 s`."""
+        return f"{time.monotonic() - self._began:.1f} s"
