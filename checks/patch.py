@@ -7,6 +7,7 @@ So a patch made from one version of the file never changes another.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -33,7 +34,8 @@ def set_key(config: Mapping[str, Any], pointer: str, value: object) -> tuple[Op,
         if name not in held:
             return (_test(here, held), *_adds(names, depth, value))
         held = held[name]
-    if same(held, value):
+    # Stricter than a `test` op: 2.0 is the same number as 2, and still another text in the file.
+    if json.dumps(held, sort_keys=True) == json.dumps(value, sort_keys=True):
         return ()
     return (_test(pointer, held), {"op": "replace", "path": pointer, "value": deepcopy(value)})
 

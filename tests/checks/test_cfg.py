@@ -1,0 +1,180 @@
+"""cfg.aux_ids: present, in a place the engine reads, and legal; and what is odd but legal stays no fault."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.answer import answer
+from checks.patch import apply_patch
+from tests.checks.files import CONFIG, write_draft, write_target
+
+KEY = "eagle_aux_hidden_state_layer_ids"
+
+
+def finding(draft: Path, target: Path | None = None, **more: Any) -> dict[str, Any]:
+    """The one finding of cfg.aux_ids."""
+    asked = {"draft": str(draft), "target": str(target or ""), "only": ["cfg.aux_ids"], **more}
+    (found,) = answer(asked, lambda event: None)["findings"]
+    assert found["check"] == "cfg.aux_ids"
+    return dict(found)
+
+
+def with_ids(tmp_path: Path, ids: object, top: object = None, layers: int = 12, **more: Any) -> dict[str, Any]:
+    config: dict[str, Any] = {**CONFIG, "eagle_config": {KEY: ids}}
+    if top is not None:
+        config[KEY] = top
+    return finding(write_draft(tmp_path / "d", config, {}), write_target(tmp_path / "t", layers), **more)
+
+
+def test_legal_ids_pass(tmp_path: Path) -> None:
+    found = with_ids(tmp_path, [1, 5, 8])
+    assert found["verdict"] == "PASS"
+    assert found["evidence"]["configured_ids"] == [1, 5, 8]
+    assert found["evidence"]["path"] == f"/eagle_config/{KEY}"
+
+
+@pytest.mark.parametrize(
+    ("layers", "ids"),
+    [(36, [1, 17, 33]), (24, [1, 11, 21]), (61, [1, 29, 57]), (61, [-1, 2, 30]), (94, [1, 46, 90]), (36, [24, 30, 36])],
+    ids=str,
+)
+def test_ids_that_shipped_drafts_carry_are_legal(tmp_path: Path, layers: int, ids: list[int]) -> None:
+    assert with_ids(tmp_path, ids, layers=layers)["verdict"] == "PASS"
+
+
+def test_other_counts_than_three_are_legal(tmp_path: Path) -> None:
+    assert with_ids(tmp_path, [1, 3, 5, 7, 9])["verdict"] == "PASS"
+
+
+def test_ids_out_of_order_are_only_noted(tmp_path: Path) -> None:
+    found = with_ids(tmp_path, [8, 5, 1])
+    assert found["verdict"] == "INFO"
+    assert "ascending" in found["summary"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (5, "a number, not a list"),
+        ("1,5,8", "a text, not a list"),
+        ({"a": 1}, "an object, not a list"),
+        ([], "empty list"),
+        ([1, True, 8], "true or false"),
+        ([1, 5.5, 8], "decimal point"),
+        ([1, [5], 8], "a list"),
+        ([1, None, 8], "null"),
+        (["--1", 5, 8], "a text"),
+        ([-2, 5, 8], "-2 is negative"),
+        ([1, 5, 13], "13 is out of range: the target has 12 layers"),
+        ([5, 5, 8], "2 slots for 3 ids"),
+    ],
+    ids=str,
+)
+def test_illegal_ids_fail(tmp_path: Path, ids: object, said: str) -> None:
+    found = with_ids(tmp_path, ids)
+    assert found["verdict"] == "FAIL"
+    assert said in found["summary"]
+
+
+@pytest.mark.parametrize(("ids", "verdict"), [(["1", " 5 ", "-1"], "FAIL"), ([1.0, 5, 8.0], "WARN")], ids=str)
+def test_ids_that_spell_numbers_get_a_fix(tmp_path: Path, ids: list[object], verdict: str) -> None:
+    found = with_ids(tmp_path, ids)
+    assert found["verdict"] == verdict
+    config = json.loads((tmp_path / "d" / "config.json").read_text())
+    fixed = apply_patch(config, found["fix"]["patch"])
+    (tmp_path / "d" / "config.json").write_text(json.dumps(fixed))
+    assert all(type(item) is int for item in fixed["eagle_config"][KEY])
+    assert finding(tmp_path / "d", tmp_path / "t")["verdict"] in ("PASS", "INFO")
+
+
+def test_an_id_that_only_the_other_reading_reaches_is_left_to_the_layers(tmp_path: Path) -> None:
+    assert with_ids(tmp_path, [2, 6, 12])["verdict"] == "PASS"
+
+
+@pytest.mark.parametrize("eagle_config", ["absent", None, {}, {KEY: None}], ids=str)
+def test_absent_ids_warn_and_name_the_guess(tmp_path: Path, eagle_config: object) -> None:
+    config = {key: value for key, value in CONFIG.items() if key != "eagle_config"}
+    if eagle_config != "absent":
+        config["eagle_config"] = eagle_config
+    draft = write_draft(tmp_path / "d", config, {})
+    found = finding(draft, write_target(tmp_path / "t", 61))
+    assert found["verdict"] == "WARN"
+    assert "states 2, 30 and 58 of 61 layers" in found["summary"]
+    assert "[2, n//2, n-3]" in finding(draft)["summary"]
+
+
+def test_a_misspelt_key_is_pointed_at(tmp_path: Path) -> None:
+    config = {**CONFIG, "eagle_config": {"eagle_aux_hidden_states_layer_ids": [1, 5, 8]}}
+    found = finding(write_draft(tmp_path / "d", config, {}))
+    assert found["verdict"] == "WARN"
+    assert "'eagle_aux_hidden_states_layer_ids' in eagle_config looks like it" in found["summary"]
+
+
+def test_ids_at_the_top_level_alone_warn_for_sglang(tmp_path: Path) -> None:
+    config = {key: value for key, value in CONFIG.items() if key != "eagle_config"} | {KEY: [2, 6, 9]}
+    found = finding(write_draft(tmp_path / "d", config, {}), write_target(tmp_path / "t"))
+    assert found["verdict"] == "WARN"
+    assert found["evidence"]["path"] == f"/{KEY}"
+    assert "only at the top level" in found["summary"]
+    assert found["fix"] is None
+
+
+@pytest.mark.parametrize(
+    ("top", "verdict"),
+    [([1, 5, 8], "PASS"), ([2, 6, 9], "PASS"), ([3, 7, 10], "WARN"), ([2, 6], "WARN"), ("x", "WARN")],
+    ids=str,
+)
+def test_two_places(tmp_path: Path, top: object, verdict: str) -> None:
+    """SGLang reads one as id + 1 and vLLM the other as id: one apart is a pair that agrees."""
+    assert with_ids(tmp_path, [1, 5, 8], top)["verdict"] == verdict
+
+
+def test_a_draft_without_aux_states_has_no_ids_to_check(tmp_path: Path) -> None:
+    config = {**CONFIG, "eagle_config": {"use_aux_hidden_state": False, KEY: "nonsense"}}
+    assert finding(write_draft(tmp_path / "d", config, {}))["verdict"] == "INFO"
+
+
+def test_eagle_config_of_another_kind_fails(tmp_path: Path) -> None:
+    config = {**CONFIG, "eagle_config": [1, 5, 8]}
+    assert finding(write_draft(tmp_path / "d", config, {}))["verdict"] == "FAIL"
+
+
+@pytest.mark.parametrize("ids", [None, [2, 6, 9]])
+def test_the_speculators_layout_is_one_quiet_finding(tmp_path: Path, ids: object) -> None:
+    config = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": 10,
+        "transformer_layer_config": {key: value for key, value in CONFIG.items() if key.startswith(("num", "hid"))},
+        KEY: ids,
+    }
+    found = finding(write_draft(tmp_path / "d", config, {}))
+    assert found["verdict"] == ("WARN" if ids is None else "INFO")
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "it is empty"),
+        (b'{"a": 1,}', "line 1, column"),
+        (b"[1, 2]", "a JSON list, not an object"),
+        (b"\xff\xfe{}", "not UTF-8"),
+        (b"[" * 100_000, "not"),
+        (b'{"a": ' + b"9" * 5000 + b"}", ""),
+    ],
+    ids=["empty", "comma", "list", "utf-16", "deep", "long number"],
+)
+def test_a_config_that_cannot_be_parsed_fails_and_the_rest_goes_on(tmp_path: Path, raw: bytes, said: str) -> None:
+    draft = write_draft(tmp_path / "d", raw)
+    report = answer({"draft": str(draft), "only": ["cfg", "ckpt"]}, lambda event: None)
+    by_check = {item["check"]: item for item in report["findings"]}
+    if said:
+        assert by_check["cfg.aux_ids"]["verdict"] == "FAIL"
+        assert said in by_check["cfg.aux_ids"]["summary"]
+        assert by_check["ckpt.shapes"]["verdict"] == "UNKNOWN"
+        assert by_check["ckpt.vocab_map"]["verdict"] == "UNKNOWN"
+    assert "internal" not in by_check
