@@ -19,24 +19,27 @@ _BATCH = 2000
 
 
 class LineParser:
-    """Turns chunks of a log into events; knows the number of each physical line when it began at the first."""
+    """Turns chunks of a log into events. A growing log is cut at carriage returns too, so that progress bars move.
 
-    def __init__(self, engine: str, first_line: int = 1) -> None:
+    `physical` keeps to the physical lines instead, and numbers them from the first: for a log that is finished.
+    """
+
+    def __init__(self, engine: str, physical: bool = False) -> None:
         from remote.follow import LineBuffer
 
-        self._parser = engine_part(engine, "log").LogParser(first_line)
-        self._buffer = LineBuffer()
+        self._reader = engine_part(engine, "log").Reader()
+        self._buffer = LineBuffer(carriage_returns=not physical)
 
     def feed(self, data: bytes) -> list[Any]:
         """The events of the lines that `data` completes."""
         return self._events(self._buffer.feed(data))
 
     def flush(self) -> list[Any]:
-        """The event of a last line without an end."""
+        """The events of a last line without an end."""
         return self._events(self._buffer.flush())
 
     def _events(self, lines: Iterable[bytes]) -> list[Any]:
-        return [self._parser.feed(line.decode("utf-8", "replace")) for line in lines]
+        return [event for line in lines for event in self._reader.feed(line.decode("utf-8", "replace"))]
 
 
 async def follow_events(

@@ -88,6 +88,11 @@ class Version:
     why: str
 
 
+# Named here because the history has a method called list.
+Runs = list[Run]
+Versions = list[Version]
+
+
 def sha_of(text: str) -> str:
     """The SHA-256 of a file's text, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -150,7 +155,7 @@ class RunHistory:
 
         return await self._do(change)
 
-    async def list(self, deployment: str = "", limit: int = 200) -> list[Run]:
+    async def list(self, deployment: str = "", limit: int = 200) -> Runs:
         """The newest runs first; of one deployment, or of all."""
         query = "SELECT * FROM runs WHERE deployment = ? OR ? = '' ORDER BY id DESC LIMIT ?"
         return await self._do(lambda db: [_run(row) for row in db.execute(query, (deployment, deployment, limit))])
@@ -186,7 +191,7 @@ class RunHistory:
 
         return await self._do(keep)
 
-    async def versions(self, host: str, path: str) -> list[Version]:
+    async def versions(self, host: str, path: str) -> Versions:
         """Every version kept of one file, newest first."""
         query = "SELECT * FROM config_versions WHERE host = ? AND path = ? ORDER BY id DESC"
         return await self._do(lambda db: [Version(**dict(row)) for row in db.execute(query, (host, path))])

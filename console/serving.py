@@ -61,7 +61,7 @@ class Serving:
 
     def _decode(self, event: Any, live: bool) -> None:
         self.running, self.queue = _first(event, "running"), _first(event, "queue")
-        self.kv_usage = _first(event, "token_usage", "usage")
+        self.kv_usage = _first(event, "token_usage")
         accept, speed = _first(event, "accept_len"), _first(event, "throughput")
         self.accept_rate = _first(event, "accept_rate_printed")
         if accept is not None:
@@ -77,8 +77,6 @@ class Serving:
         self._idle = False
         if live:
             self._decoded_at.append(self._clock())
-        if self.phase != "serving":
-            self._enter("serving")
 
     def _prefill(self, event: Any, live: bool) -> None:
         self.queue = _first(event, "queue") if _first(event, "queue") is not None else self.queue
@@ -95,7 +93,7 @@ class Serving:
             self._enter(str(phase))
 
     def _error(self, event: Any, live: bool) -> None:
-        self.last_error = str(_first(event, "text", "message", "raw") or "")
+        self.last_error = str(_first(event, "text") or "")
 
     _TAKERS: dict[str, Callable[[Serving, Any, bool], None]] = {
         "decode": _decode,

@@ -25,6 +25,9 @@ HEALTH = "/health"
 _LOOK_EVERY = 0.5
 _HEALTH_TIMEOUT = 10.0
 _LINES_KEPT = 40
+_SAID = 200
+_SYMPTOMS = ("exception", "child-died", "start-failed")
+"""Kinds of errors that say that it died and not why: any other one counts more."""
 
 
 @dataclass(slots=True)
@@ -33,6 +36,7 @@ class Watch:
 
     phase: str = "starting"
     error: str = ""
+    error_kind: str = ""
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_KEPT))
 
 
@@ -78,17 +82,15 @@ async def _read_log(
 
 
 def _note(event: Any, watch: Watch, on_step: OnStep) -> None:
-    line = plain(str(getattr(event, "raw", "") or ""), keep="\t")
-    if line:
-        watch.lines.append(line)
-    if event.event == "error":
-        watch.error = line
-    phase = getattr(event, "phase", None)
-    if event.event == "phase" and phase and phase != watch.phase:
-        watch.phase = str(phase)
+    line = plain(event.text, keep="\t")
+    watch.lines.append(line)
+    if event.event == "error" and (not watch.error or watch.error_kind in _SYMPTOMS):
+        watch.error_kind, watch.error = event.kind, f"{line[:_SAID]}; {event.advice}"
+    if event.event == "phase" and event.phase not in (watch.phase, "crashed"):
+        watch.phase = event.phase
         # Ready by its own word is not ready: an older server on the port can make it say so.
         if watch.phase not in ("ready", "serving"):
-            on_step(watch.phase, line)
+            on_step(watch.phase, line[:_SAID])
 
 
 async def _alive_or_told(host: Host, record: ServerRecord, watch: Watch) -> None:
@@ -100,7 +102,7 @@ async def _alive_or_told(host: Host, record: ServerRecord, watch: Watch) -> None
     # Its last lines may still be on their way.
     await asyncio.sleep(1.0)
     code = "" if status.exit_code is None else f" with code {status.exit_code}"
-    said = watch.error or (watch.lines[-1] if watch.lines else "it wrote nothing")
+    said = watch.error or (watch.lines[-1][:_SAID] if watch.lines else "it wrote nothing")
     raise StartFailed(
         f"the server ended while {watch.phase}{code}: {said}. Its log is {record.log} on {host.name}",
         watch.phase,

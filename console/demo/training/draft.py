@@ -91,7 +91,8 @@ def _worker(rank: int, meet: str, say: Callable[[str], None], steps: int) -> Non
     named = dict(draft.named_parameters())
     matrices = {name for name in named if "proj" in name or name == "fc.weight"}
     optimiser = Muon([named[n] for n in named if n in matrices], [named[n] for n in named if n not in matrices])
-    say(f"draft data ready after {time.monotonic() - began:.0f} s")
+    if rank == 0:
+        say(f"draft data ready after {time.monotonic() - began:.0f} s")
     for step in range(steps):
         pick = torch.arange(step * ROWS, (step + 1) * ROWS) % len(rows)
         loss = loss_of(draft, net, rows[pick])
