@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from checks.engines.sglang import launch, log
 from checks.engines.sglang.layers import POINTER, READS_IDS, TableRule, table_rule
 from checks.engines.sglang.probe import Probe, models_folder, probe
 from checks.engines.versions import release
@@ -11,7 +12,7 @@ from checks.engines.versions import release
 NAME = "sglang"
 PACKAGE = "sglang"
 
-__all__ = ["NAME", "PACKAGE", "Probe", "looks_like", "pointers", "probe", "rule_for"]
+__all__ = ["NAME", "PACKAGE", "Probe", "launch", "log", "looks_like", "pointers", "probe", "rule_for"]
 
 
 def rule_for(version: str, architecture: str) -> tuple[TableRule | None, str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from checks.engines.vllm import layers
+from checks.engines.vllm import layers, log
 from checks.engines.vllm.layers import TableRule, table_rule
+
+__all__ = ["NAME", "PACKAGE", "log", "looks_like", "pointers", "rule_for"]
 
 NAME = "vllm"
 PACKAGE = "vllm"
