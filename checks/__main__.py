@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO
+from typing import Any
 
 from checks.errors import CheckError, NoSuchCheck, NotRunnable
 
@@ -62,7 +62,7 @@ def _run(attached: bool) -> int:
         stdin = sys.stdin.buffer
         raw = stdin.readline(_MAX_REQUEST) if attached else stdin.read(_MAX_REQUEST)
         if attached:
-            threading.Thread(target=_leave_at_end_of, args=(stdin,), daemon=True).start()
+            threading.Thread(target=_leave_at_end_of, args=(stdin.fileno(),), daemon=True).start()
         report = answer(_request(raw), out)
         out({"event": "report", "report": report})
         return EXIT_OK
@@ -98,8 +98,9 @@ def _leave(signum: int, frame: object) -> None:
     raise SystemExit(128 + signum)
 
 
-def _leave_at_end_of(stdin: BinaryIO) -> None:
-    while stdin.read(4096):
+def _leave_at_end_of(stdin: int) -> None:
+    # By descriptor: a thread that sleeps inside sys.stdin's lock aborts the interpreter when it ends.
+    while os.read(stdin, 4096):
         pass
     # The main thread may be deep in numpy: no exception reaches it there, and nothing it holds needs closing.
     os._exit(EXIT_GONE)

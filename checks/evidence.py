@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from checks.caches import Cache, open_cache
-from checks.capture import Capture, live_captures, open_capture
+from checks.capture_folder import Capture, open_capture
 from checks.draft import Draft, open_draft
 from checks.engines import Engine, engines_for
 from checks.errors import CheckError
@@ -128,7 +128,12 @@ class Evidence:
 
     def _open_captures(self) -> tuple[Capture, ...]:
         given = tuple(open_capture(path) for path in self._capture_paths if path)
-        return given or live_captures(self)
+        if given or not self.request.server.url:
+            return given
+        # Here, because only a run with a server to ask needs what speaks HTTP.
+        from checks.capture import live_captures
+
+        return live_captures(self)
 
     def _has(self, need: Need) -> bool:
         if need is Need.DRAFT:
