@@ -19,6 +19,7 @@ from checks.errors import CheckError, NoSuchCheck, NotRunnable
 
 EXIT_OK, EXIT_USAGE, EXIT_NOT_RUN, EXIT_INTERRUPTED, EXIT_GONE = 0, 2, 3, 130, 141
 
+_OLDEST = (3, 9)
 # A request is paths and flags; this is far beyond any.
 _MAX_REQUEST = 4_000_000
 # Beside a loaded server: few threads, and the last in the queue.
@@ -39,6 +40,11 @@ def main() -> int:
 
 def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """`checks.answer.answer`, once this python is known to have what it needs. Raises NotRunnable when it has not."""
+    if sys.version_info < _OLDEST:
+        raise NotRunnable(
+            f"{sys.executable} is Python {sys.version.split()[0]}, and the checks need {_OLDEST[0]}.{_OLDEST[1]} or "
+            "newer; name another: python under [host] in the deployment"
+        )
     try:
         import numpy  # noqa: F401
     except ImportError as error:
