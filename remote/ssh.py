@@ -36,6 +36,8 @@ CIPHERS = (
 )
 # OpenSSH's MaxSessions is 10 a connection; one stays free for the command that ends another.
 SESSIONS = 9
+# It counts a closed session until its next turn, and some hosts allow fewer: refused sessions are tried again. Seconds.
+SESSION_PAUSES = (0.02, 0.05, 0.1, 0.3, 1.0, 2.0)
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 PERMANENT = (AuthenticationFailed, HostKeyChanged, HostKeyUnknown, ConfigUnreadable)
 
@@ -250,7 +252,10 @@ class SshHost(CommandHost):
                     self.state.next_attempt, pause = None, min(pause * 2, LONGEST_PAUSE)
 
     async def _start(self, argv: Sequence[str]) -> Channel:
-        """Run `argv` through the login shell: the one place where an argv becomes a string, quoted by shlex."""
+        """Run `argv` through the login shell: the one place where an argv becomes a string, quoted by shlex.
+
+        `exec` makes it take the shell's place, so that it leads the group the server made for the session.
+        """
         await self._sessions.acquire()
         try:
             return await self._exec(argv, self._sessions)
@@ -262,18 +267,24 @@ class SshHost(CommandHost):
         return await self._exec(argv, None)
 
     async def _exec(self, argv: Sequence[str], free: asyncio.Semaphore | None) -> Channel:
-        connection = await self.connect()
-        try:
-            process = await connection.create_process(
-                shlex.join(argv), encoding=None, request_pty=False, env={}, send_env=()
-            )
-        except asyncssh.ChannelOpenError as error:
-            raise HostUnreachable(
-                f"{self.name} opened no session", error.reason, "Too many are open, or the account may not run commands"
-            ) from error
-        except (asyncssh.Error, OSError) as error:
-            raise _lost(self.name, error) from error
-        return _SshChannel(process, self.name, free)
+        line = shlex.join(["exec", *argv])
+        for pause in (*SESSION_PAUSES, None):
+            connection = await self.connect()
+            try:
+                process = await connection.create_process(line, encoding=None, request_pty=False, env={}, send_env=())
+            except asyncssh.ChannelOpenError as error:
+                if pause is None:
+                    raise HostUnreachable(
+                        f"{self.name} opened no session",
+                        error.reason,
+                        "Too many are open on it, or the account may not run commands",
+                    ) from error
+                await asyncio.sleep(pause)
+            except (asyncssh.Error, OSError) as error:
+                raise _lost(self.name, error) from error
+            else:
+                return _SshChannel(process, self.name, free)
+        raise AssertionError("the last attempt either returns or raises")
 
     async def open_connection(self, port: int, host: str = "127.0.0.1") -> Connection:
         """See Host.open_connection. Falls back to a relay process where the SSH server forbids forwarding."""
