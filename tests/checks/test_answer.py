@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from checks import catalog
-from checks.answer import answer
+from checks.answer import _Progress, answer
 from checks.caches import Cache
 from checks.errors import BadTensors, NoSuchCheck, NotRunnable
 from checks.evidence import Evidence, Need
@@ -76,6 +76,21 @@ def test_events_come_as_things_happen_and_the_findings_are_those_of_the_report(t
     progress = [item for item in events if item["event"] == "progress"]
     assert [item["check"] for item in progress] == ["cfg.aux_ids", "ckpt.shapes", "ckpt.vocab_map"]
     assert set(progress[0]) == {"event", "check", "done", "total", "note"}
+
+
+def test_progress_is_thinned_but_its_first_and_last_step_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("checks.answer.time.monotonic", lambda: now[0])
+    events: list[dict[str, Any]] = []
+    progress = _Progress(events.append)
+    for done in range(1001):
+        progress("replay.accuracy", done, 1000, "")
+        now[0] += 0.001
+    progress("log.accept", 0, 0, "")
+    steps = [item["done"] for item in events]
+    assert steps[0] == 0
+    assert steps[-2:] == [1000, 0]
+    assert len(steps) <= 13
 
 
 def test_with_nothing_given_every_check_is_unknown_once() -> None:
