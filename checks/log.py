@@ -46,8 +46,8 @@ def accept(evidence: Evidence) -> Iterable[Finding]:
     """What the log's decode lines say: how many tokens a verify step emits.
 
     The accept length counts the bonus token, so 1.00 means that nothing the draft proposed was accepted. The ceiling
-    is min(steps + 1, draft tokens). The value depends on the prompts as much as on the draft: a low value alone says nothing
-    about layers, which is what the align and replay checks measure.
+    is min(steps + 1, draft tokens). The value depends on the prompts as much as on the draft: a low one alone says
+    nothing about layers, which is what the align and replay checks measure.
 
     WARN: at least 8 decode lines in a row and every one at 1.00 (a draft whose proposals are all refused: wrong states,
     a wrong vocabulary map, a draft that did not load), or every one at the ceiling (usually an output that repeats

@@ -81,12 +81,12 @@ def _engine(evidence: Evidence, module: Any, version: str) -> Engine:
         found, why = _locate(request, module)
     if found is None:
         return _complete(evidence, module, _from_table(module, "", architecture, ASSUMED, why))
-    return _complete(evidence, module, _probed(module, found, version, architecture))
+    return _complete(evidence, module, _probed(evidence, module, found, version))
 
 
-def _probed(module: Any, found: Located, given: str, architecture: str) -> Engine:
+def _probed(evidence: Evidence, module: Any, found: Located, given: str) -> Engine:
     """The engine whose source was found: its rule as the source states it, compared with the table's."""
-    version = given or found.version
+    version, architecture = given or found.version, _architecture(evidence)
     source = GIVEN if given else INSTALLED
     if not hasattr(module, "probe"):
         return _from_table(module, version, architecture, source, "its source is not read yet")
@@ -97,7 +97,7 @@ def _probed(module: Any, found: Located, given: str, architecture: str) -> Engin
     if probe.rule is None:
         # A source that is there and cannot be read may be a patched one: the table would be a guess.
         return Engine(module.NAME, version, source, None, "", f"its rule could not be read: {probe.why}")
-    note = _differs(probe.rule, module, version, architecture) if version else ""
+    note = _differs(evidence, probe.rule, module, version) if version else ""
     return Engine(module.NAME, version, PROBED, probe.rule, probe.rule.source, note)
 
 
@@ -118,12 +118,14 @@ def _complete(evidence: Evidence, module: Any, engine: Engine) -> Engine:
     return Engine(engine.name, engine.version, engine.source, engine.rule, engine.where, engine.note, reads, pointer)
 
 
-def _differs(rule: Rule, module: Any, version: str, architecture: str) -> str:
-    """A note when source and table disagree on ids that a config may hold: a patched build, or a newer one."""
-    table, _ = module.rule_for(version, architecture)
+def _differs(evidence: Evidence, rule: Rule, module: Any, version: str) -> str:
+    """A note when source and table disagree on the draft's ids or on usual ones: a patched build, or a newer one."""
+    table, _ = module.rule_for(version, _architecture(evidence))
     if table is None:
         return ""
-    for n, ids in ((61, (1, 29, 57)), (61, (2, 30, 58)), (36, (24, 30, 36)), (61, None)):
+    own = next((ids for place in module.pointers(version, "") if isinstance(ids := _at(evidence, place), list)), None)
+    n = evidence.target.n if evidence.target is not None else 61
+    for ids in (own, [1, n // 2 - 1, n - 4], [2, n // 2, n - 3], [n - 12, n - 6, n]):
         read, known = _served(rule, ids, n), _served(table, ids, n)
         if read is not None and known is not None and read.states != known.states:
             return (

@@ -16,7 +16,7 @@ from checks.errors import CheckError
 MAX_BYTES = 4 << 20
 """A model file of an engine is far smaller; more is not worth the memory of its tree."""
 MAX_FILES = 2000
-MAX_DEPTH = 12
+MAX_BASES = 32
 
 Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 
@@ -79,14 +79,17 @@ class ModelTree:
                     return Method(candidate, node)
         return None
 
-    def lineage(self, owner: ClassSource, depth: int = 0) -> list[ClassSource]:
-        """The class and its bases that can be found, left to right and depth first, as methods are looked up."""
-        found = [owner]
-        if depth < MAX_DEPTH:
-            for base in owner.node.bases:
-                parent = self._named(owner, base.id) if isinstance(base, ast.Name) else None
-                if parent is not None:
-                    found.extend(self.lineage(parent, depth + 1))
+    def lineage(self, owner: ClassSource) -> list[ClassSource]:
+        """The class and its bases that can be found, each once, left to right and depth first, as methods are found."""
+        found: list[ClassSource] = []
+        pending = [owner]
+        while pending and len(found) < MAX_BASES:
+            current = pending.pop(0)
+            if any(current.node is known.node for known in found):
+                continue
+            found.append(current)
+            named = [self._named(current, base.id) for base in current.node.bases if isinstance(base, ast.Name)]
+            pending[:0] = [parent for parent in named if parent is not None]
         return found
 
     def member_class(self, owner: ClassSource, attribute: str) -> ClassSource | None:

@@ -43,9 +43,10 @@ def parse(line: str, number: int = 0) -> tuple[Event, ...]:
 
 
 def parse_lines(lines: Iterable[str], start: int = 1) -> Iterator[Event]:
-    """The events of consecutive lines, numbered from `start`."""
-    for number, line in enumerate(lines, start):
-        yield from parse(line, number)
+    """The events of consecutive lines, with the phases that only their order shows; numbered from `start`."""
+    reader = Reader(start)
+    for line in lines:
+        yield from reader.feed(line)
 
 
 def _piece(text: str, number: int) -> Event:
@@ -96,3 +97,22 @@ def _float(pattern: re.Pattern[str], text: str) -> float | None:
 def _int(pattern: re.Pattern[str], text: str) -> int | None:
     found = pattern.search(text)
     return int(found.group(1)) if found else None
+
+
+class Reader:
+    """Reads a log line by line; the phase is what the last milestone said, `serving` from the first decode line on."""
+
+    def __init__(self, start: int = 1) -> None:
+        self.line = start - 1
+        self.phase: str | None = None
+
+    def feed(self, line: str) -> Iterator[Event]:
+        """The events of the next line."""
+        self.line += 1
+        for event in parse(line, self.line):
+            if isinstance(event, Phase):
+                self.phase = event.phase
+            elif isinstance(event, Decode) and self.phase in (None, "ready"):
+                self.phase = "serving"
+                yield Phase(event.line, event.text, event.time, event.rank, phase="serving")
+            yield event
