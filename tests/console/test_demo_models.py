@@ -39,14 +39,18 @@ def header(path: Path) -> dict[str, tuple[str, list[int]]]:
     return {name: (entry["dtype"], entry["shape"]) for name, entry in listed.items()}
 
 
-def bf16(path: Path, name: str) -> np.ndarray:
-    """A bf16 tensor as fp32; numpy has no bf16, so its bytes are widened by hand."""
+def widened(path: Path) -> dict[str, np.ndarray]:
+    """The bf16 tensors of a file as fp32; numpy has no bf16, so their bytes are widened by hand."""
     raw = path.read_bytes()
     (size,) = struct.unpack("<Q", raw[:8])
-    entry = json.loads(raw[8 : 8 + size])[name]
-    start, end = entry["data_offsets"]
-    words = np.frombuffer(raw[8 + size + start : 8 + size + end], dtype="<u2").astype("<u4") << 16
-    return words.view("<f4").reshape(entry["shape"])
+    listed = json.loads(raw[8 : 8 + size])
+    out = {}
+    for name, entry in listed.items():
+        if entry.get("dtype") == "BF16":
+            start, end = (8 + size + offset for offset in entry["data_offsets"])
+            words = np.frombuffer(raw[start:end], dtype="<u2").astype("<u4") << 16
+            out[name] = words.view("<f4").reshape(entry["shape"])
+    return out
 
 
 def tensor(path: Path, name: str) -> np.ndarray:
@@ -107,18 +111,15 @@ def test_draft_vocabulary_maps_agree() -> None:
 
 @pytest.mark.parametrize("name", ["target", "draft"])
 def test_every_weight_is_finite_and_no_matrix_is_left_at_zero(name: str) -> None:
-    path = DEMO / "models" / name / "model.safetensors"
-    for key, (dtype, _) in header(path).items():
-        if dtype == "BF16":
-            values = bf16(path, key)
-            assert np.isfinite(values).all(), key
-            assert np.abs(values).max() > 0, key
+    for key, values in widened(DEMO / "models" / name / "model.safetensors").items():
+        assert np.isfinite(values).all(), key
+        assert np.abs(values).max() > 0, key
 
 
 def test_cache_files_hold_four_states_and_the_ids_they_belong_to() -> None:
     paths = sorted(CACHE.iterdir())
     assert {p.name for p in paths} == {f"hs_{i}.safetensors" for i in range(12)}
-    embedding = bf16(TARGET / "model.safetensors", "model.embed_tokens.weight")
+    embedding = widened(TARGET / "model.safetensors")["model.embed_tokens.weight"]
     for path in paths:
         length = header(path)["token_ids"][1][0]
         assert header(path) == {
@@ -127,7 +128,7 @@ def test_cache_files_hold_four_states_and_the_ids_they_belong_to() -> None:
         }
         ids = tensor(path, "token_ids")
         assert ids.min() >= 0 and ids.max() < 256
-        states = bf16(path, "hidden_states")
+        states = widened(path)["hidden_states"]
         assert np.isfinite(states).all()
         # No slot is the embedding, and no two slots are the same state.
         slots = [embedding[ids], *states.transpose(1, 0, 2)]
@@ -137,10 +138,10 @@ def test_cache_files_hold_four_states_and_the_ids_they_belong_to() -> None:
 
 
 def test_last_cached_state_is_before_the_final_norm_and_predicts_the_text() -> None:
-    weights = TARGET / "model.safetensors"
-    norm, head = bf16(weights, "model.norm.weight"), bf16(weights, "lm_head.weight")
+    weights = widened(TARGET / "model.safetensors")
+    norm, head = weights["model.norm.weight"], weights["lm_head.weight"]
     for path in sorted(CACHE.iterdir()):
-        last = bf16(path, "hidden_states")[:, -1]
+        last = widened(path)["hidden_states"][:, -1]
         normed = last / np.sqrt((last**2).mean(-1, keepdims=True) + 1e-5) * norm
         guessed = (normed @ head.T).argmax(-1)[:-1]
         ids = tensor(path, "token_ids")
