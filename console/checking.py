@@ -79,7 +79,8 @@ def request_for(
         "draft": at_host(deployment.model.draft),
         "target": at_host(deployment.model.target),
         "caches": [
-            {"path": at_host(item.path), "layout": item.layout, "states": list(item.states)} for item in deployment.caches
+            {"path": at_host(item.path), "layout": item.layout, "states": list(item.states)}
+            for item in deployment.caches
         ],
         "engines": [{"name": name.strip(), "version": version.strip()}],
         "engine_source": engine_source,
@@ -112,7 +113,9 @@ async def run_on_host(host: Host, python: str, request: Mapping[str, Any]) -> As
         async with aclosing(ship.run_shipped(host, path, python, dict(request))) as lines:
             async for line in lines:
                 if line.get("event") == "error":
-                    refusal = UsageError(str(line["message"])) if line.get("exit") == 2 else NotRun(str(line["message"]))
+                    refusal = (
+                        UsageError(str(line["message"])) if line.get("exit") == 2 else NotRun(str(line["message"]))
+                    )
                 elif (step := read_step(line)) is not None:
                     yield step
     except CommandFailed:

@@ -76,7 +76,7 @@ class ServerSpec:
 class Deployment:
     """One deployment. `name` is the file's stem; `path` is None for one that was never a file.
 
-    `ssh_config` replaces ~/.ssh/config for this opening; it comes from the command line and is not in the file.
+    `ssh_config` replaces ~/.ssh/config and `history` the user's database of runs; neither is in the file.
     """
 
     name: str
@@ -87,6 +87,7 @@ class Deployment:
     server: ServerSpec = ServerSpec()
     path: Path | None = None
     ssh_config: Path | None = None
+    history: Path | None = None
 
 
 # The name of each section in the file, its type, and whether it is an array of tables.
@@ -304,5 +305,12 @@ def _no_unknown(raw: Mapping[str, Any], known: Sequence[str], where: str, what: 
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "a table", list: "a list", bool: "true or false", str: "a string", int: "a number", float: "a number"}
+    names = {
+        dict: "a table",
+        list: "a list",
+        bool: "true or false",
+        str: "a string",
+        int: "a number",
+        float: "a number",
+    }
     return names.get(type(value), type(value).__name__)

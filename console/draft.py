@@ -120,7 +120,9 @@ class DraftStage:
 
         data = await files.read(self._host, self.path, LONGEST_CONFIG + 1)
         if len(data) > LONGEST_CONFIG:
-            raise DraftError(f"{self.path} is larger than {LONGEST_CONFIG >> 20} MiB, so it is no config; check the path")
+            raise DraftError(
+                f"{self.path} is larger than {LONGEST_CONFIG >> 20} MiB, so it is no config; check the path"
+            )
         try:
             return data.decode()
         except UnicodeDecodeError as error:
@@ -146,7 +148,9 @@ class DraftStage:
         try:
             after = apply_patch(before, fix["patch"])
         except json.JSONDecodeError as error:
-            raise DraftError(f"the staged text is not JSON (line {error.lineno}: {error.msg}); repair or undo it") from None
+            raise DraftError(
+                f"the staged text is not JSON (line {error.lineno}: {error.msg}); repair or undo it"
+            ) from None
         self._stage(after, finding)
         return changes(json.loads(before), json.loads(after))
 
@@ -178,6 +182,17 @@ class DraftStage:
             return False
         self.staged, self.finding = self._undo.pop()
         return True
+
+    def adopt(self, base: str, staged: str, finding: Mapping[str, Any] | None = None) -> None:
+        """Take up, after `load`, an edit that was staged before and began from `base`.
+
+        Where the host holds another text by now, `three_way` says what can be made of the two.
+        """
+        theirs = self.base
+        self.base = base
+        self._stage(staged, finding)
+        if theirs != base:
+            self.three_way = _three_way(base, staged, theirs)
 
     def discard(self) -> None:
         """Drop everything staged."""

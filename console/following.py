@@ -1,4 +1,4 @@
-"""The server's log as batches of events: from the host's bytes through lines to what the engine's parser makes of them."""
+"""The server's log as batches of events: from the host's bytes through lines to the engine's parser."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LineParser:
 async def follow_events(
     host: Host, path: str, engine: str, tail: int, changed: asyncio.Event, start: int | None = None
 ) -> AsyncGenerator[list[Any], None]:
-    """Batches of events of the log at `path`, from `start` (bytes) or `tail` lines before its end, until `changed` is set.
+    """Batches of events of a log, from `start` (bytes) or `tail` lines before its end, until `changed` is set.
 
     Raises what remote.follow raises.
     """

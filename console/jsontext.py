@@ -142,7 +142,8 @@ def _add(text: str, steps: list[str], pointer: str, value: Any) -> str:
         return text[: old.start] + _written(text, old, value) + text[old.end :]
     children = list(parent.members.values())
     lead = _lead(text, children[-1].key_start) if children else ""
-    fresh = f"{json.dumps(key, ensure_ascii=False)}: {_dumped(value, lead or _lead(text, parent.start) + '  ', isinstance(value, dict))}"
+    inner = lead or _lead(text, parent.start) + "  "
+    fresh = f"{json.dumps(key, ensure_ascii=False)}: {_dumped(value, inner, isinstance(value, dict))}"
     if children:
         last = max(children, key=lambda child: child.end)
         separator = f",\n{lead}" if _own_line(text, last.key_start) else ", "

@@ -10,7 +10,9 @@ MASK = "••••"
 
 # A word of the key that says its value is nobody's business. `token` alone would hit --num-draft-tokens and
 # tokenizer paths, so it must be the last word, in the singular.
-_SECRET = re.compile(r"(?i)(?:^|[-_.])(?:api[-_]?key|admin[-_]?key|key|secret|password|passwd|pass|token|credentials?|auth)$")
+_SECRET = re.compile(
+    r"(?i)(?:^|[-_.])(?:api[-_]?key|admin[-_]?key|key|secret|password|passwd|pass|token|credentials?|auth)$"
+)
 # Keys that end like a secret and are none.
 _PUBLIC = re.compile(r"(?i)(?:public|sort|cache|primary|speculative[-_].*)[-_]?(?:key|token)$|^ssh[-_]auth")
 # Values that are secrets wherever they stand: well-known prefixes, and the bearer of a header.
@@ -38,7 +40,7 @@ def mask_argv(argv: Sequence[str]) -> tuple[str, ...]:
             out.append(MASK)
             hide = False
             continue
-        key, equals, value = word.partition("=")
+        key, equals, _ = word.partition("=")
         if equals and is_secret(key):
             out.append(f"{key}={MASK}")
             hide = False

@@ -1,4 +1,4 @@
-"""What a server measured of itself: a run's values out of its log, and accept lengths with intervals out of requests."""
+"""What a server measured of itself: a run's values from its log, accept lengths with intervals from requests."""
 
 from __future__ import annotations
 

@@ -19,3 +19,8 @@ def history_file() -> Path:
     from platformdirs import user_state_path
 
     return Path(user_state_path(APP, appauthor=False)) / "history.sqlite3"
+
+
+def staged_file(deployment: str) -> Path:
+    """Where the commands keep what is staged for a deployment's draft between two calls."""
+    return history_file().parent / "staged" / f"{deployment}.json"

@@ -27,7 +27,7 @@ def exit_code(report: Mapping[str, Any], fail_on: str = "fail", strict: bool = F
 
 
 def to_json(report: Mapping[str, Any]) -> str:
-    """The report as the one JSON object scripts read; secrets masked, non-ASCII escaped, so that any pipe carries it."""
+    """The report as the one JSON object scripts read; secrets masked, non-ASCII escaped so that any pipe carries it."""
     return json.dumps(mask_json(report), indent=1)
 
 
@@ -81,7 +81,9 @@ def evidence_rows(finding: Finding) -> list[tuple[str, str]]:
     rows = []
     for key, value in (finding.get("evidence") or {}).items():
         shown = one_line(value) if isinstance(value, str) else one_line(json.dumps(value, ensure_ascii=False))
-        rows.append((one_line(str(key)), shown if len(shown) <= _EVIDENCE_WIDTH else shown[: _EVIDENCE_WIDTH - 1] + "…"))
+        rows.append(
+            (one_line(str(key)), shown if len(shown) <= _EVIDENCE_WIDTH else shown[: _EVIDENCE_WIDTH - 1] + "…")
+        )
     return rows
 
 

@@ -139,7 +139,7 @@ class RunHistory:
         return await self._do(insert)
 
     async def update(self, run: int, **values: Any) -> Run:
-        """Set columns of one run: state, ready, ended, pid, verdict, summary, accept_len, tokens_per_s, windows, note."""
+        """Set columns of one run; ValueError for one that is not to be set."""
         unknown = values.keys() - {
             *("state", "ready", "ended", "pid", "verdict", "summary"),
             *("accept_len", "tokens_per_s", "windows", "note"),
@@ -211,7 +211,7 @@ class RunHistory:
                     return action(database)
             except (sqlite3.Error, OSError) as error:
                 raise NotRun(
-                    f"the history {self.path} cannot be used: {error}; check its folder, or move the file away to begin anew"
+                    f"the history {self.path} cannot be used: {error}; see to its folder, or move it away"
                 ) from error
 
     def _open(self) -> sqlite3.Connection:

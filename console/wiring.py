@@ -99,7 +99,7 @@ def read_wiring(findings: Sequence[Mapping[str, Any]]) -> Wiring:
 
 
 def served_by_ids(findings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
-    """What the findings say an engine feeds for which ids, by `ids_key`: under the config, and under a fix they carry."""
+    """What an engine feeds for which ids (`ids_key`), by the findings: under the config, and under their fixes."""
     known: dict[str, tuple[int, ...]] = {}
     for item in findings:
         if item.get("check") != "align.engine_pair":

@@ -22,7 +22,7 @@ def checks_zipapp() -> bytes:
     """`checks` and its entry point as a zip that a python of 3.9 or newer runs."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in sorted(_sources(files("checks"), "checks")) + [("__main__.py", _MAIN.encode())]:
+        for name, data in [*sorted(_sources(files("checks"), "checks")), ("__main__.py", _MAIN.encode())]:
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16

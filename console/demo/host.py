@@ -1,7 +1,8 @@
 """The embedded GPU host: an SSH server on loopback that runs commands as this user, in a home folder of its own.
 
 `python -m console.demo.host --dir D` makes keys and known_hosts in D/ssh, prints one JSON line with its port, and
-serves until its stdin ends. Whatever was started through it and still runs then is ended with it.
+serves until its stdin ends. Whatever was started through it and still runs then is ended with it; with `--remove`, D
+goes too: this process is the last to see it, however the console that began it ended.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,7 +47,9 @@ class Commands:
         self._home = root / "home"
         self._home.mkdir(mode=0o700, exist_ok=True)
         # The host is a machine of its own: nothing of the caller's Python or shell set-up reaches its commands.
-        kept = {key: os.environ[key] for key in ("PATH", "LANG", "LC_ALL", "USER", "LOGNAME", "TMPDIR") if key in os.environ}
+        kept = {
+            key: os.environ[key] for key in ("PATH", "LANG", "LC_ALL", "USER", "LOGNAME", "TMPDIR") if key in os.environ
+        }
         self._environment = {"SHELL": "/bin/sh", **kept, "HOME": str(self._home), MARK: str(root)}
 
     async def handle(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
@@ -162,7 +166,7 @@ async def serve(root: Path, port: int = 0) -> None:
 
 
 async def end_started(root: Path) -> None:
-    """End every process of ours that was started through the host in `root`: SIGTERM, and SIGKILL where that is not enough."""
+    """End every process that was started through the host in `root`: SIGTERM, then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = asyncio.get_running_loop().time() + _GRACE
         for pid in started(root):
@@ -192,10 +196,13 @@ def main() -> int:
     """Entry of `python -m console.demo.host`."""
     parser = argparse.ArgumentParser(prog="python -m console.demo.host", description=__doc__.partition("\n")[0])
     parser.add_argument("--dir", type=Path, required=True, help="the folder it lives in")
+    parser.add_argument("--remove", action="store_true", help="remove the folder at the end")
     parser.add_argument("--port", type=int, default=0, help="port on loopback; 0 picks a free one")
     args = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(args.dir.resolve(), args.port))
+    if args.remove:
+        shutil.rmtree(args.dir, ignore_errors=True)
     return 0
 
 

@@ -59,7 +59,10 @@ async def test_a_fix_is_staged_shown_written_and_kept(stage: DraftStage, file: P
     done = await stage.write("fix of align.engine_pair")
     assert json.loads(file.read_text("utf-8"))["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [2, 6, 9]
     assert Path(done.backup_path).read_text("utf-8") == before
-    assert [(item.by, item.sha == done.sha256) for item in await stage.history()] == [("console", True), ("outside", False)]
+    assert [(item.by, item.sha == done.sha256) for item in await stage.history()] == [
+        ("console", True),
+        ("outside", False),
+    ]
     assert not stage.dirty
     assert stage.finding == finding
 

@@ -29,7 +29,10 @@ IDS = "/eagle_config/eagle_aux_hidden_state_layer_ids"
 
 
 def test_a_replaced_list_keeps_the_manner_of_the_old_one() -> None:
-    fixed = apply_patch(CONFIG, [{"op": "test", "path": IDS, "value": [-1, 2, 30]}, {"op": "replace", "path": IDS, "value": [2, 30, 58]}])
+    fixed = apply_patch(
+        CONFIG,
+        [{"op": "test", "path": IDS, "value": [-1, 2, 30]}, {"op": "replace", "path": IDS, "value": [2, 30, 58]}],
+    )
     assert fixed == CONFIG.replace("-1,\n      2,\n      30", "2,\n      30,\n      58")
 
 
@@ -50,7 +53,10 @@ def test_missing_parents_are_added_as_the_fix_says() -> None:
         {"op": "add", "path": "/eagle_config", "value": {}},
         {"op": "add", "path": IDS, "value": [2, 6, 9]},
     ]
-    assert json.loads(apply_patch(text, patch)) == {"a": 1, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 6, 9]}}
+    assert json.loads(apply_patch(text, patch)) == {
+        "a": 1,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 6, 9]},
+    }
 
 
 @pytest.mark.parametrize("key", ["architectures", "eagle_config", "hidden_size"])
@@ -96,12 +102,21 @@ JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.text(max_size=4), JSON, min_size=1, max_size=5), JSON, st.sampled_from([None, 1, 2, 4]), st.data())
-def test_any_value_of_any_text_can_be_replaced(document: dict[str, Any], value: Any, indent: int | None, data: st.DataObject) -> None:
+@given(
+    st.dictionaries(st.text(max_size=4), JSON, min_size=1, max_size=5),
+    JSON,
+    st.sampled_from([None, 1, 2, 4]),
+    st.data(),
+)
+def test_any_value_of_any_text_can_be_replaced(
+    document: dict[str, Any], value: Any, indent: int | None, data: st.DataObject
+) -> None:
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     key = data.draw(st.sampled_from(sorted(document)))
     pointer = "/" + key.replace("~", "~0").replace("/", "~1")
-    assert same(json.loads(apply_patch(text, [{"op": "replace", "path": pointer, "value": value}])), {**document, key: value})
+    assert same(
+        json.loads(apply_patch(text, [{"op": "replace", "path": pointer, "value": value}])), {**document, key: value}
+    )
     gone = {name: item for name, item in document.items() if name != key}
     assert same(json.loads(apply_patch(text, [{"op": "remove", "path": pointer}])), gone)
 

@@ -7,14 +7,26 @@ import pytest
 from console.masking import MASK, is_secret, mask_argv, mask_env, mask_text
 
 
-@pytest.mark.parametrize("key", ["--api-key", "--admin-api-key", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "db_password", "MY_SECRET"])
+@pytest.mark.parametrize(
+    "key",
+    ["--api-key", "--admin-api-key", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "db_password", "MY_SECRET"],
+)
 def test_secret_keys(key: str) -> None:
     assert is_secret(key)
 
 
 @pytest.mark.parametrize(
     "key",
-    ["--num-draft-tokens", "--speculative-num-draft-tokens", "--tokenizer-path", "--max-total-tokens", "PATH", "KEYBOARD", "--port", "SSH_AUTH_SOCK"],
+    [
+        "--num-draft-tokens",
+        "--speculative-num-draft-tokens",
+        "--tokenizer-path",
+        "--max-total-tokens",
+        "PATH",
+        "KEYBOARD",
+        "--port",
+        "SSH_AUTH_SOCK",
+    ],
 )
 def test_keys_that_only_sound_like_one(key: str) -> None:
     assert not is_secret(key)

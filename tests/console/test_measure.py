@@ -11,7 +11,15 @@ from console.measure import accept_length, interval, paired, t_975
 
 @pytest.mark.parametrize(
     ("freedom", "table", "within"),
-    [(1, 12.7062, 1e-3), (2, 4.3027, 1e-3), (3, 3.1824, 0.03), (5, 2.5706, 4e-3), (8, 2.3060, 1e-3), (19, 2.0930, 1e-4), (120, 1.9799, 1e-4)],
+    [
+        (1, 12.7062, 1e-3),
+        (2, 4.3027, 1e-3),
+        (3, 3.1824, 0.03),
+        (5, 2.5706, 4e-3),
+        (8, 2.3060, 1e-3),
+        (19, 2.0930, 1e-4),
+        (120, 1.9799, 1e-4),
+    ],
 )
 def test_students_t_against_the_table(freedom: int, table: float, within: float) -> None:
     assert math.isclose(t_975(freedom), table, abs_tol=within)

@@ -60,7 +60,9 @@ def test_exit_codes(verdicts: list[str], fail_on: str, strict: bool, code: Exit)
 
 
 def test_the_worst_comes_first_with_its_evidence_and_fix() -> None:
-    text = report.to_text(made(finding("cfg.a", "PASS"), finding("align.b", "FAIL", fix=FIX, evidence={"states": [0, 3]})))
+    text = report.to_text(
+        made(finding("cfg.a", "PASS"), finding("align.b", "FAIL", fix=FIX, evidence={"states": [0, 3]}))
+    )
     lines = text.splitlines()
     assert lines[0].startswith("FAIL")
     assert "        states: [0, 3]" in lines
@@ -96,7 +98,9 @@ def test_secrets_are_masked_in_every_form() -> None:
 
 def test_junit_counts_what_fails() -> None:
     tree = ElementTree.fromstring(
-        report.to_junit(made(finding("cfg.a", "WARN"), finding("align.b", "FAIL"), finding("align.c", "UNKNOWN")), "warn")
+        report.to_junit(
+            made(finding("cfg.a", "WARN"), finding("align.b", "FAIL"), finding("align.c", "UNKNOWN")), "warn"
+        )
     )
     suite = tree.find("testsuite")
     assert suite is not None

@@ -13,7 +13,14 @@ IDS = "/eagle_config/eagle_aux_hidden_state_layer_ids"
 
 def pair(verdict: str, trained: list[int] | None, served: list[int] | None, **more: Any) -> dict[str, Any]:
     facts = {"configured_ids": [-1, 2, 6], "trained_states": trained, "engine_states": served, "source": "probed"}
-    return {"check": "align.engine_pair", "verdict": verdict, "engine": "sglang", "evidence": facts, "fix": None, **more}
+    return {
+        "check": "align.engine_pair",
+        "verdict": verdict,
+        "engine": "sglang",
+        "evidence": facts,
+        "fix": None,
+        **more,
+    }
 
 
 def test_a_wrong_wiring_names_each_slot() -> None:
@@ -44,7 +51,10 @@ def test_of_several_the_worst_is_shown() -> None:
 
 
 def test_a_fix_tells_what_its_ids_would_feed() -> None:
-    fix = {"kind": "config", "patch": [{"op": "test", "path": IDS, "value": [-1, 2, 6]}, {"op": "replace", "path": IDS, "value": [2, 6, 9]}]}
+    fix = {
+        "kind": "config",
+        "patch": [{"op": "test", "path": IDS, "value": [-1, 2, 6]}, {"op": "replace", "path": IDS, "value": [2, 6, 9]}],
+    }
     known = served_by_ids([pair("FAIL", [3, 7, 10], [0, 3, 7], fix=fix)])
     assert known == {ids_key([-1, 2, 6]): (0, 3, 7), ids_key([2, 6, 9]): (3, 7, 10)}
 

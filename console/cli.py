@@ -1,0 +1,240 @@
+"""The command line: arguments in, exit code out. What a command does stands in `commands`, loaded when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from console import __version__
+from console.exits import Exit
+
+COMMANDS = ("check", "tail", "draft", "status", "start", "stop", "restart", "runs", "demo", "open")
+WIRINGS = ("right", "late", "embedding")
+"""The keys of `console.demo.setup.WIRINGS`, repeated so that --help loads nothing of the demo."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Data goes to stdout, notes to stderr; returns the exit code."""
+    args = parse(list(sys.argv[1:] if argv is None else argv))
+    from console.commands import run
+
+    return int(run(args))
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The arguments, checked; `run` names the function of `commands`. Exits with 2 on wrong ones, as argparse does."""
+    words = [word for word in argv if not word.startswith("-")]
+    # `console NAME` opens the app: a first word that is no command is a deployment.
+    if argv not in (["-h"], ["--help"], ["--version"]) and (not words or words[0] not in COMMANDS):
+        argv = ["open", *argv]
+    return _parser().parse_args(argv)
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line on stderr for a wrong argument, with where to read more."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(int(Exit.USAGE), f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="console",
+        description="Prove that an EAGLE-3 drafter is served the states it was trained on, fix it, watch it accept.",
+        epilog="console NAME opens the app on a deployment: a name under the config folder, or a path.\n"
+        "Exit codes: 0 well, 1 findings, 2 usage, 3 could not be run, 4 not proven (--strict), 130 interrupted.\n\n"
+        "example:\n  console demo",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"console {__version__}")
+    add = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser).add_parser
+    for build in (_open, _check, _tail, _draft, _server, _runs, _demo):
+        build(lambda *names, **options: _command(add, *names, **options))
+    return parser
+
+
+Add = Callable[..., argparse.ArgumentParser]
+
+
+def _command(add: Add, name: str, words: str, example: str, deployment: bool = True) -> argparse.ArgumentParser:
+    command = add(
+        name,
+        help=words,
+        description=f"{words[0].upper()}{words[1:]}.",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.set_defaults(run=name)
+    if deployment:
+        _deployment(command)
+    return command
+
+
+def _deployment(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "name", nargs="?", metavar="NAME", help="the deployment; may be left out where there is only one"
+    )
+    command.add_argument("-F", "--ssh-config", metavar="FILE", help="in place of ~/.ssh/config")
+    command.add_argument("--read-only", action="store_true", help="refuse every change")
+
+
+def _changing(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--dry-run", action="store_true", help="print what would be done, and do nothing")
+    command.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+def _open(add: Add) -> None:
+    add("open", "open the app on a deployment", "console prod-box")
+
+
+def _check(add: Add) -> None:
+    command = add(
+        "check",
+        "run the checks, on a deployment's host or on the paths given",
+        "console check --draft DIR --target DIR --cache DIR",
+    )
+    given = command.add_argument_group("paths on this machine, in place of a deployment")
+    given.add_argument("--draft", metavar="DIR", default="", help="the drafter's checkpoint, or its config.json")
+    given.add_argument("--target", metavar="DIR", default="", help="the target; a folder with config.json is enough")
+    given.add_argument(
+        "--cache", metavar="DIR", action="append", default=[], help="hidden states of training; may be repeated"
+    )
+    given.add_argument("--capture", metavar="DIR", action="append", default=[], help="states captured before")
+    given.add_argument("--parent", metavar="DIR", default="", help="the checkpoint this draft was fine-tuned from")
+    given.add_argument(
+        "--engine", metavar="NAME==VERSION", action="append", default=[], help="judge for this engine; may be repeated"
+    )
+    given.add_argument(
+        "--engine-source", metavar="DIR", default="", help="an unpacked engine tree to read the rule from"
+    )
+    given.add_argument("--args", metavar="FLAGS", default="", help="the launch flags, as one word")
+    given.add_argument("--log", metavar="FILE", default="", help="a log of the server")
+    what = command.add_argument_group("what is checked")
+    what.add_argument("--only", metavar="ID[,ID]", action="append", default=[], help="these checks or families")
+    what.add_argument("--skip", metavar="ID[,ID]", action="append", default=[], help="all but these")
+    what.add_argument("--samples", metavar="N|all", default="16", type=_samples, help="cached samples to look at (16)")
+    what.add_argument("--explain", metavar="ID", help="print the documentation page of a check, and run nothing")
+    how = command.add_argument_group("how it ends")
+    how.add_argument("--fail-on", choices=("warn", "fail"), default="fail", help="what exits with 1 (fail)")
+    how.add_argument("--strict", action="store_true", help="exit with 4 where something is not proven")
+    form = how.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the report as one JSON object")
+    form.add_argument("--junit", metavar="FILE", help="also write the report as JUnit XML; - is stdout")
+    form.add_argument("--markdown", action="store_true", help="the report as Markdown")
+
+
+def _samples(text: str) -> int:
+    if text == "all":
+        return 0
+    if text.isascii() and text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of samples, nor `all`")
+
+
+def _tail(add: Add) -> None:
+    command = add(
+        "tail",
+        "follow the server's log as events",
+        "console tail prod-box --json | jq 'select(.event == \"decode\").accept_len'",
+    )
+    command.add_argument("--file", metavar="LOG", help="read this finished log in place of following; - is stdin")
+    command.add_argument("--engine", metavar="NAME", default="", help="whose log it is, with --file (sglang)")
+    command.add_argument("--json", action="store_true", help="one JSON object a line")
+    command.add_argument(
+        "--lines", metavar="N", type=int, default=200, help="begin about so many lines before the end (200)"
+    )
+
+
+def _draft(add: Add) -> None:
+    example = "console draft set prod-box --fix align.engine_pair && console draft write prod-box"
+    command = add("draft", "look at the draft's config.json, stage a change, write it", example, deployment=False)
+    actions = command.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser).add_parser
+
+    def action(name: str, words: str, example: str, deployment: bool = True) -> argparse.ArgumentParser:
+        made = _command(actions, name, words, example, deployment)
+        made.set_defaults(run=f"draft_{name}")
+        return made
+
+    action("show", "print the config as it is staged, or as it is on the host", "console draft show prod-box")
+    action("diff", "print what is staged as a diff", "console draft diff prod-box")
+    command = action(
+        "set", "stage a change", "console draft set prod-box /eagle_config/use_aux_hidden_state=true", deployment=False
+    )
+    command.add_argument(
+        "words", nargs="*", metavar="[NAME] KEY=VALUE", help="a JSON pointer or top-level key, and a JSON value"
+    )
+    command.add_argument("--fix", metavar="CHECK", help="run this check and stage the fix of its finding")
+    command.add_argument("--discard", action="store_true", help="drop what is staged first")
+    command.add_argument("-F", "--ssh-config", metavar="FILE", help="in place of ~/.ssh/config")
+    command.add_argument("--read-only", action="store_true", help="refuse every change")
+    command = action("write", "write what is staged to the host", "console draft write prod-box --yes")
+    command.add_argument("--why", default="", help="a note for the history")
+    command.add_argument(
+        "--merge", action="store_true", help="where the host's file changed: write theirs with our changes on top"
+    )
+    _changing(command)
+    action("history", "list the versions that are kept", "console draft history prod-box")
+    command = action("restore", "stage an earlier version", "console draft restore prod-box 3")
+    command.add_argument("version", metavar="VERSION", help="its number, or the begin of its sha256")
+
+
+def _server(add: Add) -> None:
+    command = add(
+        "status", "say whether the server is up, and how its command differs from the file", "console status prod-box"
+    )
+    command.add_argument("--json", action="store_true", help="as one JSON object")
+    for name, words in (
+        ("start", "start the server and wait until it is ready"),
+        ("stop", "stop the server, when it is proven to be it"),
+        ("restart", "stop the server and start it again"),
+    ):
+        command = add(name, words, f"console {name} prod-box --yes")
+        command.add_argument("--why", default="by hand", help="a note for the history")
+        _changing(command)
+        if name == "restart":
+            command.add_argument(
+                "--last-good", action="store_true", help="with the configuration that last served well"
+            )
+
+
+def _runs(add: Add) -> None:
+    command = add("runs", "list the runs of the server, or show one", "console runs list prod-box", deployment=False)
+    actions = command.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser).add_parser
+    for name, words, argument in (("list", "list the runs, newest first", "NAME"), ("show", "show one run", "RUN")):
+        made = _command(
+            actions, name, words, f"console runs {name} {'prod-box' if name == 'list' else 12}", deployment=False
+        )
+        made.set_defaults(run=f"runs_{name}")
+        made.add_argument(
+            argument.lower(),
+            metavar=argument,
+            nargs="?" if name == "list" else None,
+            help="the deployment" if name == "list" else "its number",
+        )
+        made.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _demo(add: Add) -> None:
+    command = add(
+        "demo",
+        "the whole story on an embedded host, with a tiny real pair and no GPU",
+        "console demo --story",
+        deployment=False,
+    )
+    command.add_argument(
+        "--story", action="store_true", help="play wrong wiring, check, fix, restart without a screen; print a table"
+    )
+    command.add_argument(
+        "--wiring", choices=WIRINGS, help="how the draft is wired at first (app: embedding; story: both wrong ones)"
+    )
+    command.add_argument("--prompts", metavar="N", type=int, default=0, help="held-out prompts to measure with (all)")
+    command.add_argument("--json", action="store_true", help="with --story: the table as JSON")
+    command.add_argument("--read-only", action="store_true", help="refuse every change")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

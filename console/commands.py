@@ -1,0 +1,470 @@
+"""What each command does: opens what it needs, calls the session, prints, and says how it ended."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from console.deployment import Deployment, deployment_names, load_deployment
+from console.errors import ConsoleError, DraftError, NotRun, Refused, UsageError
+from console.exits import Exit
+from console.masking import mask_argv
+from console.plain import one_line, plain
+
+if TYPE_CHECKING:
+    from console.checking import CheckStep
+    from console.session import Session
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Run the command that `args.run` names; every error becomes one message on stderr and an exit code."""
+    try:
+        return HANDLERS[args.run](args)
+    except KeyboardInterrupt:
+        note("interrupted")
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; the interpreter must not complain about it while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except UsageError as error:
+        return _failed(error, Exit.USAGE)
+    except (Refused, DraftError) as error:
+        return _failed(error, Exit.FINDINGS)
+    except (ConsoleError, OSError) as error:
+        return _failed(error, Exit.NOT_RUN)
+    except Exception as error:  # noqa: BLE001  (the edge: a host's error has its message, all else is a bug)
+        from remote.errors import RemoteError
+
+        if not isinstance(error, RemoteError):
+            traceback.print_exc()
+            note("this is a bug of the console; please report the lines above")
+        return _failed(error, Exit.NOT_RUN)
+
+
+def _failed(error: BaseException, code: Exit) -> Exit:
+    note(f"error: {error}")
+    return code
+
+
+def note(text: str) -> None:
+    """Say something on stderr that is no data."""
+    print(plain(text), file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """Print data."""
+    print(plain(text), flush=True)
+
+
+def colour(stream: Any = None) -> bool:
+    """Whether to colour what goes to `stream` (stdout): a terminal, and NO_COLOR not set."""
+    return (stream or sys.stdout).isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+# -- what commands share ---------------------------------------------------------------------------------------------
+
+
+def chosen(name: str | None, ssh_config: str | None = None) -> Deployment:
+    """The deployment by name; without one, the only one there is. Raises DeploymentError, UsageError."""
+    if name is None:
+        names = deployment_names()
+        if len(names) != 1:
+            raise UsageError(
+                f"which deployment? known: {', '.join(names)}"
+                if names
+                else "there is no deployment yet: write one (docs/deployment.md), or try `console demo`"
+            )
+        name = names[0]
+    deployment = load_deployment(name)
+    return replace(deployment, ssh_config=Path(ssh_config).expanduser()) if ssh_config else deployment
+
+
+@asynccontextmanager
+async def opened(args: argparse.Namespace, name: str | None = None) -> AsyncIterator[Session]:
+    """The session of the deployment a command was given; changes are refused where it said so."""
+    from console.session import Session
+
+    deployment = chosen(name if name is not None else args.name, args.ssh_config)
+    session = await Session.open(
+        deployment, trust=_ask_about_key, read_only=args.read_only or getattr(args, "dry_run", False)
+    )
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+async def _ask_about_key(unknown: Any) -> bool:
+    note(str(unknown))
+    return await asyncio.to_thread(confirmed, f"trust {unknown.fingerprint} and add it to {unknown.known_hosts}?")
+
+
+def confirmed(question: str) -> bool:
+    """The answer of a person at the terminal; no where there is none."""
+    if not sys.stdin.isatty():
+        return False
+    print(plain(f"{question} [y/N] "), end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+async def agreed(args: argparse.Namespace, question: str) -> None:
+    """Raise Refused unless --yes was given or a person says yes."""
+    if args.yes or await asyncio.to_thread(confirmed, question):
+        return
+    raise Refused("nothing was changed: it was not agreed to" + ("" if sys.stdin.isatty() else "; give --yes"))
+
+
+def _step(name: str, detail: str) -> None:
+    note(f"{name:<10} {one_line(detail)[:160]}")
+
+
+# -- open, demo --------------------------------------------------------------------------------------------------------
+
+
+def open_app(args: argparse.Namespace) -> Exit:
+    """`console [NAME]`."""
+    deployment = chosen(args.name, args.ssh_config)
+    from console.app import run as run_app
+
+    return Exit(run_app(deployment, read_only=args.read_only))
+
+
+def demo(args: argparse.Namespace) -> Exit:
+    """`console demo`."""
+    from console import story
+
+    if args.story:
+        return asyncio.run(story.play(args.wiring, args.prompts, args.json))
+    return story.open_demo(args.wiring or "embedding", args.read_only)
+
+
+# -- check -------------------------------------------------------------------------------------------------------------
+
+_PATHS = ("draft", "target", "cache", "capture", "parent", "log")
+
+
+def check(args: argparse.Namespace) -> Exit:
+    """`console check`."""
+    if args.explain:
+        return _explain(args.explain)
+    from console import report as reports
+
+    on_paths = any(getattr(args, name) for name in _PATHS)
+    if on_paths and args.name:
+        raise UsageError(f"give a deployment ({args.name}) or paths, not both")
+    found = _check_paths(args) if on_paths else asyncio.run(_check_deployment(args))
+    if args.json:
+        print(reports.to_json(found))
+    elif args.markdown:
+        print(reports.to_markdown(found))
+    elif args.junit == "-":
+        print(reports.to_junit(found, args.fail_on))
+    else:
+        print(reports.to_text(found, colour()))
+    if args.junit and args.junit != "-":
+        Path(args.junit).write_text(reports.to_junit(found, args.fail_on) + "\n", "utf-8")
+    return reports.exit_code(found, args.fail_on, args.strict)
+
+
+def _explain(name: str) -> Exit:
+    from checks.catalog import find
+    from checks.errors import CheckError
+
+    try:
+        page = find(name).page
+    except CheckError as error:
+        raise UsageError(str(error)) from None
+    say(f"{name}\n\n{page}")
+    return Exit.OK
+
+
+def _split(values: list[str]) -> tuple[str, ...]:
+    return tuple(item.strip() for value in values for item in value.split(",") if item.strip())
+
+
+def _check_paths(args: argparse.Namespace) -> dict[str, Any]:
+    import shlex
+
+    from checks.__main__ import answer
+    from checks.errors import CheckError, NoSuchCheck
+    from console import __version__
+
+    try:
+        flags = shlex.split(args.args)
+    except ValueError as error:
+        raise UsageError(f"--args: {error}") from None
+    engines = [dict(zip(("name", "version"), value.partition("==")[::2])) for value in args.engine]
+    request = {
+        "schema": 1,
+        **{name: getattr(args, name) for name in ("draft", "target", "parent", "log", "engine_source")},
+        "caches": [{"path": path} for path in args.cache],
+        "captures": args.capture,
+        "engines": engines,
+        "args": flags,
+        "only": _split(args.only),
+        "skip": _split(args.skip),
+        "samples": args.samples,
+        "host": "local",
+        "console": __version__,
+    }
+    show = _Ticker()
+    try:
+        return answer(request, show.event)
+    except NoSuchCheck as error:
+        raise UsageError(str(error)) from None
+    except CheckError as error:
+        raise NotRun(str(error)) from None
+    finally:
+        show.done()
+
+
+async def _check_deployment(args: argparse.Namespace) -> dict[str, Any]:
+    if args.engine or args.args:
+        raise UsageError("--engine and --args go with paths; a deployment names its own")
+    show = _Ticker()
+    async with opened(args) as session:
+        steps = session.check(_split(args.only), _split(args.skip), args.samples, args.engine_source)
+        try:
+            async with aclosing(steps):
+                async for step in steps:
+                    show.step(step)
+        finally:
+            show.done()
+        if session.report is None:
+            raise NotRun("the checks ended without a report; run them again, and report this if it stays")
+        return session.report.raw
+
+
+class _Ticker:
+    """The running check on one line of stderr, where that is a terminal."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """A step as the checks tell it."""
+        from console.checking import read_step
+
+        self.step(read_step(event))
+
+    def step(self, step: CheckStep | None) -> None:
+        """A step of a run."""
+        from console.checking import Progress
+
+        if self._shown and isinstance(step, Progress):
+            part = f" {step.done}/{step.total}" if step.total else ""
+            print(f"\r\x1b[K{one_line(f'{step.check}{part} {step.note}')[:100]}", end="", file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        """Clear the line."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+# -- tail --------------------------------------------------------------------------------------------------------------
+
+
+def tail(args: argparse.Namespace) -> Exit:
+    """`console tail`."""
+    if args.file:
+        return _tail_file(args)
+    asyncio.run(_tail_host(args))
+    return Exit.OK
+
+
+def _print_events(events: list[Any], as_json: bool) -> None:
+    shown = (0, "")
+    for event in events:
+        if as_json:
+            print(json.dumps(event.as_json(), ensure_ascii=True))
+        elif (event.line, event.text) != shown:
+            # What the parser infers from a line comes with that line's text again.
+            print(one_line(event.text))
+        shown = (event.line, event.text)
+    sys.stdout.flush()
+
+
+def _tail_file(args: argparse.Namespace) -> Exit:
+    from console.following import LineParser
+
+    engine = args.engine or (chosen(args.name).server.engine_name if args.name else "sglang")
+    parser = LineParser(engine, physical=True)
+    try:
+        source = sys.stdin.buffer if args.file == "-" else Path(args.file).expanduser().open("rb")
+    except OSError as error:
+        raise NotRun(f"--file {args.file}: {error.strerror}") from None
+    with source:
+        while data := source.read(1 << 18):
+            _print_events(parser.feed(data), args.json)
+    _print_events(parser.flush(), args.json)
+    return Exit.OK
+
+
+async def _tail_host(args: argparse.Namespace) -> None:
+    async with opened(args) as session:
+        await session.status()
+        async with aclosing(session.follow_log(args.lines)) as batches:
+            async for batch in batches:
+                _print_events(batch, args.json)
+
+
+# -- server ------------------------------------------------------------------------------------------------------------
+
+
+def status(args: argparse.Namespace) -> Exit:
+    """`console status`."""
+    return asyncio.run(_status(args))
+
+
+async def _status(args: argparse.Namespace) -> Exit:
+    async with opened(args) as session:
+        seen = await session.status()
+        argv = list(mask_argv(seen.argv))
+        differences = [{"flag": item.key, "file": item.planned, "running": item.running} for item in seen.differences]
+        if args.json:
+            keys = ("phase", "pid", "url", "healthy", "engine", "since", "note")
+            print(
+                json.dumps(
+                    {**{key: getattr(seen, key) for key in keys}, "argv": argv, "differences": differences}, indent=1
+                )
+            )
+            return Exit.OK
+        say(
+            f"{session.deployment.name} on {session.host.name}: {seen.phase}"
+            + (f", {seen.engine}" if seen.engine else "")
+        )
+        if seen.pid:
+            say(f"  process {seen.pid} at {seen.url}: {' '.join(argv)}")
+        if seen.note:
+            say(f"  {seen.note}")
+        for item in differences:
+            say(f"  --{item['flag']}: runs with {item['running'] or '–'}, the file says {item['file'] or '–'}")
+    return Exit.OK
+
+
+def start(args: argparse.Namespace) -> Exit:
+    """`console start`."""
+    return asyncio.run(_change_server(args))
+
+
+async def _change_server(args: argparse.Namespace) -> Exit:
+    async with opened(args) as session:
+        seen, plan = await session.status(), session.plan()
+        lines = []
+        if args.command in ("stop", "restart") and seen.up:
+            lines.append(f"stop process {seen.pid}: {' '.join(mask_argv(seen.argv))}")
+        if args.command in ("start", "restart"):
+            lines.append(f"start: {plan.shown}")
+            lines += [
+                f"  --{item.key}: {item.running or 'absent'} → {item.planned or 'absent'}" for item in plan.changes
+            ]
+        if args.command == "restart" and args.last_good:
+            good = await session.runs.last_good(session.deployment.name)
+            lines[-1] = f"start as run {good.id} did" if good else "no run has served well yet"
+        if args.dry_run:
+            say("\n".join(lines) or "nothing to do")
+            return Exit.OK
+        note("\n".join(lines))
+        await agreed(args, f"{args.command} {session.deployment.name} on {session.host.name}?")
+        if args.command == "stop":
+            await session.stop(args.why, _step)
+            say(f"{session.deployment.name} stopped")
+            return Exit.OK
+        if args.command == "start":
+            begun = await session.start(args.why, _step)
+        else:
+            begun = await session.restart(args.why, _step, last_good=args.last_good)
+        say(f"{session.deployment.name} is ready: run {begun.id}, process {begun.pid}")
+    return Exit.OK
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def runs_list(args: argparse.Namespace) -> Exit:
+    """`console runs list`."""
+    found = asyncio.run(_history(lambda history: history.list(args.name or "")))
+    if args.json:
+        print(json.dumps([_run_json(item) for item in found], indent=1))
+        return Exit.OK
+    for item in found:
+        accept = "–" if item.accept_len is None else f"{item.accept_len:.2f}"
+        speed = "–" if item.tokens_per_s is None else f"{item.tokens_per_s:.1f}"
+        cause = f" ({item.finding['check']})" if item.finding else ""
+        say(
+            f"{item.id:>5}  {_moment(item.started)}  {item.deployment:<16} {item.state:<8} {item.verdict or '–':<8}"
+            f" accept {accept:>5}  {speed:>7} tok/s  {one_line(item.why)}{cause}"
+        )
+    return Exit.OK
+
+
+def runs_show(args: argparse.Namespace) -> Exit:
+    """`console runs show`."""
+    if not args.run_.isdecimal():
+        raise UsageError(f"{args.run_!r} is not the number of a run; `console runs list` shows them")
+    found = asyncio.run(_history(lambda history: history.get(int(args.run_))))
+    if found is None:
+        raise Refused(f"there is no run {args.run_}; `console runs list` shows them")
+    for key, value in _run_json(found).items():
+        if args.json:
+            continue
+        if value not in (None, "", {}, []):
+            say(f"{key:<13} {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+    if args.json:
+        print(json.dumps(_run_json(found), indent=1))
+    return Exit.OK
+
+
+async def _history(ask: Callable[[Any], Any]) -> Any:
+    from console.paths import history_file
+    from console.runs import RunHistory
+
+    history = RunHistory(history_file())
+    try:
+        return await ask(history) if history.path.exists() else None if ask is None else []
+    finally:
+        await history.close()
+
+
+def _run_json(item: Any) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in item.__dataclass_fields__}
+
+
+def _moment(seconds: float) -> str:
+    import time
+
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _of_draft(name: str) -> Callable[[argparse.Namespace], Exit]:
+    def call(args: argparse.Namespace) -> Exit:
+        from console import draft_commands
+
+        return draft_commands.run(name, args)
+
+    return call
+
+
+HANDLERS: dict[str, Callable[[argparse.Namespace], Exit]] = {
+    "open": open_app,
+    "demo": demo,
+    "check": check,
+    "tail": tail,
+    "status": status,
+    "start": start,
+    "stop": start,
+    "restart": start,
+    "runs_list": runs_list,
+    "runs_show": runs_show,
+    **{f"draft_{name}": _of_draft(name) for name in ("show", "diff", "set", "write", "history", "restore")},
+}

@@ -1,0 +1,246 @@
+"""The deployment's server on its host: found, looked at, started and stopped, each life a run in the history."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from console.errors import ConsoleError, DeploymentError, NotRun, Refused, StartFailed
+from console.launch import LaunchPlan, ServerStatus, argv_differences, ceiling_of, flags_of, plan_launch
+from console.measure import run_values
+from console.runs import FAILED, READY, STOPPED, Run, RunHistory
+from console.startup import OnStep, Stopwatch, await_ready, healthy
+from remote import http, process, server
+from remote.errors import RemoteError
+
+if TYPE_CHECKING:
+    from console.deployment import Deployment
+    from console.serving import Serving
+    from remote.host import Host
+    from remote.process import ProcessInfo
+    from remote.server import ServerRecord
+
+# Answered without a generation, in the order to try: SGLang 0.5.20 and newer, then all of SGLang, then vLLM.
+_LIGHT_HEALTH = ("/ready", "/get_model_info", "/v1/models")
+_INFO = ("/server_info", "/get_server_info")
+_LIGHT_TIMEOUT = 3.0
+_RESCAN_S = 10.0
+
+
+class Server:
+    """The server of one deployment. `last` is what `look` saw last; `record` proves whose process it is."""
+
+    def __init__(self, deployment: Deployment, host: Host, runs: RunHistory, serving: Serving, home: str) -> None:
+        self.deployment, self.host, self._runs, self._serving, self._home = deployment, host, runs, serving, home
+        self.last = ServerStatus(url=deployment.server.url)
+        self.record: ServerRecord | None = None
+        self.process: ProcessInfo | None = None
+        self.log_moved = asyncio.Event()
+        """Set when the log to follow is another file than `followed`."""
+        self.followed = ""
+        self._scanned = float("-inf")
+        self._engine: tuple[int, str] = (0, "")
+        self._light_health = ""
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    async def look(self) -> ServerStatus:
+        """See the record, process, port and health. The running command line wins over the file."""
+        record = await self._find()
+        if record is None:
+            self.last = ServerStatus(url=self.deployment.server.url)
+            return self.last
+        seen = await server.status(self.host, record)
+        if not seen.alive:
+            self._forget()
+            self.last = await self._ended(record, seen.exit_code)
+            return self.last
+        self.process, self.record = seen.process, seen.record
+        record = seen.record
+        argv = record.cmdline or record.argv
+        ours = record.file != "" or self._belongs(argv)
+        up = ours and await self._answers()
+        self._serving.ceiling = ceiling_of(flags_of(self.deployment, argv)) or self._serving.ceiling
+        self.last = ServerStatus(
+            phase=self._phase(up) if ours else "foreign",
+            record=record,
+            pid=record.pid,
+            argv=argv,
+            url=self.deployment.server.url,
+            healthy=up,
+            engine=await self._engine_label(record.pid) if up else "",
+            since=record.started_at or None,
+            differences=self._differences(argv) if ours else (),
+            note="" if ours else f"process {record.pid} owns port {record.port} and is not this deployment's server",
+        )
+        return self.last
+
+    def plan(self, overrides: Mapping[str, Any] | None = None) -> LaunchPlan:
+        """The exact command that would run, and its difference from the process seen last. Raises DeploymentError."""
+        return plan_launch(self.deployment, overrides, self.argv, self.at_host, self.default_python)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command line of the running server; empty when none of this deployment runs."""
+        return self.last.argv if self.last.up and self.last.phase != "foreign" else ()
+
+    @property
+    def log_path(self) -> str:
+        """The log of the running server, else the one the deployment names."""
+        return (self.record.log if self.record is not None else "") or self.plan().log
+
+    @property
+    def default_python(self) -> str:
+        """The python used where the deployment names none: on this machine the one that runs the console."""
+        return "python3" if self.deployment.host.ssh or self.deployment.host.container else sys.executable
+
+    def at_host(self, path: str) -> str:
+        """A path of the deployment with `~` resolved as the host does."""
+        return self._home.rstrip("/") + path[1:] if path == "~" or path.startswith("~/") else path
+
+    async def _find(self) -> ServerRecord | None:
+        """The record of the server: the one known, else of what listens, else the newest made for this port."""
+        if self.record is not None:
+            return self.record
+        port = self.deployment.server.port
+        listening = await process.listener(self.host, port)
+        if listening is None and time.monotonic() - self._scanned < _RESCAN_S:
+            return None
+        self._scanned = time.monotonic()
+        mine = [item for item in await server.recorded(self.host) if item.port == port]
+        if listening is not None:
+            known = next((item for item in mine if listening.pid == item.pid or listening.pgid == item.pgid), None)
+            self._take(known or await server.adopt(self.host, port))
+        elif mine:
+            self._take(mine[0])
+        return self.record
+
+    def _take(self, record: ServerRecord | None) -> None:
+        self.record = record
+        if record is not None and record.log and record.log != self.followed:
+            self.log_moved.set()
+
+    def _forget(self) -> None:
+        self.record = self.process = None
+        self._engine, self._light_health = (0, ""), ""
+
+    async def _ended(self, record: ServerRecord, exit_code: int | None) -> ServerStatus:
+        """The status of a server that runs no more: stopped when somebody stopped it, else crashed."""
+        url = self.deployment.server.url
+        run = await self._runs.current(self.deployment.name, record.pid)
+        if run is not None:
+            note = "" if exit_code == 0 else f"ended by itself with code {exit_code}"
+            await self._runs.update(run.id, state=FAILED if note else STOPPED, ended=time.time(), note=note)
+        newest = await self._runs.list(self.deployment.name, 1)
+        if exit_code == 0 or (newest and newest[0].pid == record.pid and newest[0].state == STOPPED):
+            return ServerStatus(url=url)
+        code = "" if exit_code is None else f" with code {exit_code}"
+        why = self._serving.last_error or f"its log is {record.log}"
+        return ServerStatus("crashed", url=url, argv=record.argv, note=f"process {record.pid} ended{code}; {why}")
+
+    def _belongs(self, argv: Sequence[str]) -> bool:
+        """Whether a server that nobody recorded is this deployment's: it runs this target or draft."""
+        model = self.deployment.model
+        mine = {self.at_host(path).rstrip("/") for path in (model.target, model.draft) if path}
+        return any(part.rstrip("/") in mine for word in argv for part in (word, word.partition("=")[2]))
+
+    def _differences(self, argv: Sequence[str]) -> tuple[Any, ...]:
+        try:
+            return argv_differences(self.deployment, argv, plan_launch(self.deployment, at_host=self.at_host).argv)
+        except DeploymentError:
+            return ()
+
+    async def _answers(self) -> bool:
+        """Whether it is healthy, asked without costing it a generation; the path that it knows is remembered."""
+        url = self.deployment.server.url
+        for path in [self._light_health] if self._light_health else _LIGHT_HEALTH:
+            if await healthy(self.host, url, path, _LIGHT_TIMEOUT):
+                self._light_health = path
+                return True
+        return False
+
+    def _phase(self, up: bool) -> str:
+        said = self._serving.phase
+        if up:
+            return said if said in ("ready", "serving", "draining") else "ready"
+        return said if said not in (None, "ready", "serving", "stopped", "crashed") else "starting"
+
+    async def _engine_label(self, pid: int) -> str:
+        if self._engine[0] == pid:
+            return self._engine[1]
+        name = self.deployment.server.engine_name
+        for path in _INFO:
+            try:
+                answer = await http.get(
+                    self.host, self.deployment.server.url.rstrip("/") + path, timeout=_LIGHT_TIMEOUT
+                )
+                info = answer.json() if answer.ok else None
+            except RemoteError:
+                continue
+            if isinstance(info, dict):
+                self._engine = (pid, f"{info.get('engine') or name} {info.get('version') or ''}".strip())
+                return self._engine[1]
+        return name
+
+    # -- changing ----------------------------------------------------------------------------------------------
+
+    async def start(
+        self, reason: str, step: OnStep, plan: LaunchPlan, config_sha: str | None, finding: Mapping[str, Any] | None
+    ) -> Run:
+        """Start it as planned and wait until it is ready; a run is recorded from its first second.
+
+        Raises StartFailed, remote's errors.
+        """
+        name, watch = self.deployment.name, Stopwatch()
+        run = await self._runs.begin(name, self.host.name, reason, plan.argv, plan.env, plan.log, config_sha, finding)
+        step("start", plan.shown)
+        self._serving.restarted()
+        self._serving.ceiling = ceiling_of(flags_of(self.deployment, plan.argv))
+        launcher = self.deployment.server.launcher
+        try:
+            spec = server.ServerSpec(plan.argv, plan.env, log=plan.log, port=plan.port, launcher=launcher)
+            record = await server.start(self.host, spec)
+            await self._runs.update(run.id, pid=record.pid)
+            self._take(record)
+            await await_ready(self.host, record, self.deployment.server.url, self.deployment.server.engine_name, step)
+        except (ConsoleError, RemoteError) as error:
+            await self._runs.update(run.id, state=FAILED, ended=time.time(), note=str(error))
+            if isinstance(error, StartFailed):
+                self._forget()
+            raise
+        run = await self._runs.update(run.id, state=READY, ready=time.time())
+        await self.look()
+        step("ready", watch.words)
+        return run
+
+    async def stop(self, reason: str, step: OnStep) -> None:
+        """Stop what `look` saw, with proof that it is this server. Raises Refused, NotRun, remote's errors."""
+        record = self.record
+        if record is None:
+            return
+        if self.last.phase == "foreign":
+            raise Refused(f"{self.last.note}; it is left alone: stop it by hand, or choose another port")
+        run = await self.note_run()
+        self._serving.baseline = self._serving.usual_tokens_per_s
+        step("stop", f"process {record.pid}")
+        report = await server.stop(self.host, record)
+        if report.survivors:
+            left = ", ".join(map(str, report.survivors))
+            raise NotRun(f"processes {left} of the server survived SIGKILL; look at them on {self.host.name}")
+        self._forget()
+        self.last = ServerStatus(url=self.deployment.server.url)
+        if run is not None:
+            await self._runs.update(run.id, state=STOPPED, ended=time.time(), note=f"stopped: {reason}")
+        step("stopped", f"{report.took:.1f} s" + (", SIGKILL was needed" if report.forced else ""))
+
+    async def note_run(self) -> Run | None:
+        """Write what the log says of the running server into its run; the run, or None when it has none."""
+        record = self.record
+        run = await self._runs.current(self.deployment.name, record.pid) if record is not None else None
+        if record is None or run is None:
+            return None
+        values = await run_values(self.host, record, self.deployment.server.engine_name)
+        return await self._runs.update(run.id, **values) if values else run
