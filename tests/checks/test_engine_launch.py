@@ -113,6 +113,7 @@ def test_the_ceiling_is_the_smaller_of_steps_plus_one_and_draft_tokens() -> None
     )
     assert effective(facts) is None
     words = "x --speculative-algorithm EAGLE3 --speculative-num-steps 5 --speculative-eagle-topk 4"
+    assert effective(parse_argv(words.split())) is None
     found = effective(parse_argv([*words.split(), "--speculative-num-draft-tokens", "4"]))
     assert found is not None
     assert found.ceiling == 4
