@@ -37,6 +37,6 @@ def test_transformers_computes_the_states_and_logits_the_pair_was_trained_with()
         theirs = model(ids, output_hidden_states=True)
         logits = net.head(ours[-1])
     for mine, other in zip(ours[:-1], theirs.hidden_states[:-1], strict=True):
-        # A state's entries differ by orders of magnitude, so rounding is judged against its length. Neighbouring states differ by a fifth of it.
+        # Rounding is judged against the length of a state; neighbouring states are a fifth of it apart or more.
         assert ((mine - other).norm(dim=-1) < 1e-4 * other.norm(dim=-1)).all()
     torch.testing.assert_close(logits, theirs.logits, rtol=1e-4, atol=1e-3)
