@@ -52,6 +52,8 @@ NUMBER_BYTES = 20
 MAX_ANSWER = 128 << 20
 TOTAL_S = 180.0
 """No further text is asked for after this long."""
+STARTING_S = 1.0
+"""A server reads the draft's config after it started, no sooner than this."""
 CONNECT_S, ANSWER_S = 5.0, 120.0
 KEPT = 6
 """Captures kept in the user's cache folder."""
@@ -261,7 +263,7 @@ def _edited_since_start(evidence: Evidence, info: Mapping[str, Any]) -> str:
         written = draft.config_path.stat().st_mtime
     except OSError:
         return ""
-    if written <= started:
+    if written <= started + STARTING_S:
         return ""
     return (
         "the draft's config was written after the server started, so the server feeds what the old one said; restart it"
@@ -274,9 +276,10 @@ def _started(pid: object) -> float | None:
         return None
     try:
         ticks = int(Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[19])
-        boot = next(line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime "))
-        return int(boot.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, StopIteration):
+        # Against the uptime, not the boot time: that one is whole seconds, and a config is often written just before.
+        uptime = float(Path("/proc/uptime").read_text("ascii").split()[0])
+        return time.time() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
         return None
 
 
