@@ -19,7 +19,7 @@ from typing import Any
 
 PROMPTS = Path(__file__).with_name("prompts.json")
 MAX_NEW_TOKENS = 96
-DUTY = 0.25
+DUTY = 0.5
 """Largest share of the time the server may spend on this traffic; the rest is rest."""
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
 ANSWER_TIMEOUT_S = 60.0
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--set", dest="name", default="traffic", help="which list of the prompts file: traffic, held_out"
     )
     parser.add_argument("--max-new-tokens", type=int, default=MAX_NEW_TOKENS)
-    parser.add_argument("--interval", type=float, default=0.6, help="least rest between two requests, in seconds")
+    parser.add_argument("--interval", type=float, default=0.5, help="least rest between two requests, in seconds")
     parser.add_argument("--once", action="store_true", help="send every prompt once, then end")
     parser.add_argument("--out", type=Path, help="with --once: write the answers here as JSON")
     args = parser.parse_args(argv)

@@ -22,14 +22,14 @@ from console.demo.traffic import PROMPTS, read_prompts
 DEMO = Path(console.demo.__file__).parent
 TARGET, DRAFT = DEMO / "models/target", DEMO / "models/draft"
 RIGHT, LATE, EMBEDDING = [2, 6, 9], [3, 7, 10], [-1, 2, 6]
-TOKENS = 96
+TOKENS = 64
 
 Tensors = dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    return [list(text.encode()) for text in read_prompts(PROMPTS, "held_out")[:12]]
+    return [list(text.encode()) for text in read_prompts(PROMPTS, "held_out")[:6]]
 
 
 @pytest.fixture(scope="module")
