@@ -14,7 +14,7 @@ from checks.errors import BadTensors
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-MIN_COMMON = 8
+MIN_COMMON = 16
 """Tokens two samples must share from their beginning to be taken for the same text."""
 
 
