@@ -27,6 +27,7 @@ class _Relay:
             self._held = bytearray(data[n:])
             return data[:n]
         parts = [bytes(self._held)]
+        self._held.clear()
         while data := await self._stream.read():
             parts.append(data)
         return b"".join(parts)

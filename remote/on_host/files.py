@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import signal
 import stat as modes
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from remote.on_host.protocol import Answer, Fields, Refused, serve
@@ -136,17 +138,39 @@ def same_file(a: os.stat_result, b: os.stat_result) -> bool:
     return (a.st_dev, a.st_ino, a.st_size, a.st_mtime_ns) == (b.st_dev, b.st_ino, b.st_size, b.st_mtime_ns)
 
 
+@contextlib.contextmanager
+def alone_in(folder: str) -> Iterator[None]:
+    """Keep other writers of ours out of a folder, so that of two who expect the same content one finds it changed.
+
+    A best effort: not every network file system can lock a folder.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def write(request: Fields, payload: bytes) -> Answer:
     """Replace a file's content. See remote.files.write_atomic for the promises."""
-    asked, expected, mode = request["path"], request["expect_sha256"], request["mode"]
+    asked = request["path"]
     if not os.path.isabs(asked):
         raise Refused("failed", path=asked, detail="a path to write must be absolute")
     path = os.path.realpath(asked)
     if in_store(asked, path) and not request["anywhere"]:
         raise Refused("StoreLink", path=asked, target=path)
-    new = hashlib.sha256(payload).hexdigest()
     if request["make_folder"]:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with alone_in(os.path.dirname(path)):
+        return replace(request, path, payload)
+
+
+def replace(request: Fields, path: str, payload: bytes) -> Answer:
+    """The write itself, at a path that is allowed."""
+    asked, expected, mode = request["path"], request["expect_sha256"], request["mode"]
+    new = hashlib.sha256(payload).hexdigest()
     try:
         old = os.stat(path)
     except FileNotFoundError:

@@ -24,7 +24,7 @@ from remote.on_host.protocol import Answer, Fields, Refused, serve
 
 TOKEN = "EAGLE_CONSOLE_SERVER"  # in the server's environment, so that orphans of a dead server can be proven ours
 LOOK = 0.05
-ORPHAN_GRACE = 3.0  # seconds for children to follow a leader that has ended
+ORPHAN_GRACE = 2.0  # seconds for children to follow a leader that has ended
 
 
 def keep(request: Fields, log: int, report: int) -> NoReturn:

@@ -18,7 +18,7 @@ from remote.server import ServerRecord, ServerSpec, StopPlan
 from tests.remote.servers import free_port
 from tests.remote.waiting import gone, running, until
 
-QUICK = StopPlan(term_seconds=0.5, kill_seconds=10)
+QUICK = StopPlan(term_seconds=0.2, kill_seconds=10)
 PATIENT = StopPlan(term_seconds=30, kill_seconds=10)
 
 # Listens, starts a child in its group and one in a session of its own, and says their pids; on TERM it says goodbye.
