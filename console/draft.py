@@ -336,9 +336,9 @@ def _overlap(left: str, right: str) -> bool:
 
 
 def _line_of(text: str, finding: Mapping[str, Any]) -> int:
-    """The line of the key a finding speaks of: its `pointer`, else the first path its fix changes."""
+    """The line of the key a finding speaks of: the `path` in its evidence, else the first path its fix changes."""
     pointers: Sequence[Any] = [
-        (finding.get("evidence") or {}).get("pointer"),
+        (finding.get("evidence") or {}).get("path"),
         *(step["path"] for step in ((finding.get("fix") or {}).get("patch") or ())),
     ]
     for pointer in pointers:

@@ -150,7 +150,7 @@ async def test_a_read_only_console_writes_nothing(file: Path, tmp_path: Path) ->
 async def test_the_diagnosis_of_a_check_stands_at_its_key(file: Path, tmp_path: Path) -> None:
     async def judge(text: str) -> list[dict[str, Any]]:
         return [
-            {"check": "cfg.aux_ids", "verdict": "FAIL", "summary": "wrong", "evidence": {"pointer": IDS}, "fix": None},
+            {"check": "cfg.aux_ids", "verdict": "FAIL", "summary": "wrong", "evidence": {"path": IDS}, "fix": None},
             {"check": "cfg.x", "verdict": "PASS", "summary": "fine", "evidence": {}, "fix": None},
         ]
 
