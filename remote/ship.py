@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import AsyncGenerator, Mapping
@@ -87,11 +88,16 @@ async def run_shipped(
     async with host.stream(argv, input=None, shown=shown) as stream:
         await stream.write(json.dumps(job).encode() + b"\n")
         number = 0
-        async for chunk in stream:
-            for line in lines.feed(chunk):
-                number += 1
-                yield _object(line, number, shown, stream.stderr_tail)
-        code = await stream.wait()
+        try:
+            async for chunk in stream:
+                for line in lines.feed(chunk):
+                    number += 1
+                    yield _object(line, number, shown, stream.stderr_tail)
+            code = await stream.wait()
+        finally:
+            # The end of its stdin has the supervisor end the program's group; killing it would leave grandchildren.
+            stream.write_eof()
+            await asyncio.shield(asyncio.ensure_future(stream.finish(3)))
         rest = lines.flush()
         if code != 0:
             raise CommandFailed(shown, code, stream.stderr_tail)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
 
+from remote.errors import RemoteError
+
 CHUNK = 1 << 16
 STDERR_KEPT = 1 << 18  # the end of stderr says why a command ended; a chatty one must not fill memory
 
@@ -156,6 +158,17 @@ class Stream:
             return code
         return self.returncode
 
+    async def finish(self, seconds: float) -> None:
+        """Throw away what it still prints and wait for its end; give up after `seconds`, or when the link is lost.
+
+        Unread output would hold its end back.
+        """
+        with contextlib.suppress(RemoteError, TimeoutError, OSError):
+            async with asyncio.timeout(seconds):
+                while await self._channel.read(CHUNK):
+                    pass
+                await self.wait()
+
     def _finish(self, code: int | None) -> None:
         self.returncode = code
         self._record.returncode = code
@@ -181,14 +194,11 @@ class Stream:
         await asyncio.shield(asyncio.ensure_future(self._end()))
 
     async def _end(self) -> None:
-        from remote.errors import RemoteError
-
         try:
-            with contextlib.suppress(RemoteError, TimeoutError, OSError):
-                if self.returncode is None:
+            if self.returncode is None:
+                with contextlib.suppress(RemoteError, OSError):
                     await self.kill()
-                    async with asyncio.timeout(5):
-                        await self.wait()
+                await self.finish(5)
         finally:
             if self.returncode is None:
                 self._finish(None)

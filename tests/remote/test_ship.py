@@ -34,6 +34,11 @@ elif mode == "wait":
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     say(pids=[os.getpid(), child.pid])
     time.sleep(1000)
+elif mode == "flood":
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    say(pids=[os.getpid(), child.pid])
+    while True:
+        say(text="x" * 1000)
 elif mode == "crash":
     print("Traceback: numpy is missing \\033[31m", file=sys.stderr)
     sys.exit(9)
@@ -54,7 +59,7 @@ elif mode == "no newline":
 def zipapp(text: str = MAIN) -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
-        archive.writestr("__main__.py", text)
+        archive.writestr(zipfile.ZipInfo("__main__.py"), text)
     return data.getvalue()
 
 
@@ -124,13 +129,14 @@ async def test_a_line_that_is_no_object_ends_it(host: Host, mode: str) -> None:
     assert "\x1b" not in str(caught.value)
 
 
+@pytest.mark.parametrize("mode", ["wait", "flood"])
 @pytest.mark.parametrize("how", ["cancelled", "closed"])
-async def test_it_ends_with_its_children_when_its_consumer_does(host: Host, how: str) -> None:
+async def test_it_ends_with_its_children_when_its_consumer_does(host: Host, how: str, mode: str) -> None:
     path = await shipped(host)
     pids: list[int] = []
 
     async def consume() -> None:
-        async with aclosing(ship.run_shipped(host, path, sys.executable, {"mode": "wait"})) as lines:
+        async with aclosing(ship.run_shipped(host, path, sys.executable, {"mode": mode})) as lines:
             async for line in lines:
                 pids.extend(line.get("pids", ()))
                 if pids and how == "closed":
