@@ -204,18 +204,13 @@ def _server(add: Add) -> None:
 def _runs(add: Add) -> None:
     command = add("runs", "list the runs of the server, or show one", "console runs list prod-box", deployment=False)
     actions = command.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser).add_parser
-    for name, words, argument in (("list", "list the runs, newest first", "NAME"), ("show", "show one run", "RUN")):
-        made = _command(
-            actions, name, words, f"console runs {name} {'prod-box' if name == 'list' else 12}", deployment=False
-        )
-        made.set_defaults(run=f"runs_{name}")
-        made.add_argument(
-            argument.lower(),
-            metavar=argument,
-            nargs="?" if name == "list" else None,
-            help="the deployment" if name == "list" else "its number",
-        )
-        made.add_argument("--json", action="store_true", help="as JSON")
+    listing = _command(actions, "list", "list the runs, newest first", "console runs list prod-box", deployment=False)
+    listing.add_argument("name", nargs="?", metavar="NAME", help="of this deployment only")
+    one = _command(actions, "show", "show one run", "console runs show 12", deployment=False)
+    one.add_argument("number", metavar="RUN", help="its number in the list")
+    for name, action in (("list", listing), ("show", one)):
+        action.set_defaults(run=f"runs_{name}")
+        action.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _demo(add: Add) -> None:

@@ -7,12 +7,13 @@ import asyncio
 import json
 import os
 import sys
+import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from console.deployment import Deployment, deployment_names, load_deployment
 from console.errors import ConsoleError, DraftError, NotRun, Refused, UsageError
@@ -22,7 +23,10 @@ from console.plain import one_line, plain
 
 if TYPE_CHECKING:
     from console.checking import CheckStep
+    from console.runs import Run, RunHistory
     from console.session import Session
+
+T = TypeVar("T")
 
 
 def run(args: argparse.Namespace) -> Exit:
@@ -393,7 +397,7 @@ async def _change_server(args: argparse.Namespace) -> Exit:
 
 def runs_list(args: argparse.Namespace) -> Exit:
     """`console runs list`."""
-    found = asyncio.run(_history(lambda history: history.list(args.name or "")))
+    found = asyncio.run(_from_history(lambda history: history.list(args.name or "")))
     if args.json:
         print(json.dumps([_run_json(item) for item in found], indent=1))
         return Exit.OK
@@ -410,39 +414,36 @@ def runs_list(args: argparse.Namespace) -> Exit:
 
 def runs_show(args: argparse.Namespace) -> Exit:
     """`console runs show`."""
-    if not args.run_.isdecimal():
-        raise UsageError(f"{args.run_!r} is not the number of a run; `console runs list` shows them")
-    found = asyncio.run(_history(lambda history: history.get(int(args.run_))))
+    if not args.number.isdecimal():
+        raise UsageError(f"{args.number!r} is not the number of a run; `console runs list` shows them")
+    found = asyncio.run(_from_history(lambda history: history.get(int(args.number))))
     if found is None:
-        raise Refused(f"there is no run {args.run_}; `console runs list` shows them")
-    for key, value in _run_json(found).items():
-        if args.json:
-            continue
-        if value not in (None, "", {}, []):
-            say(f"{key:<13} {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+        raise Refused(f"there is no run {args.number}; `console runs list` shows them")
     if args.json:
         print(json.dumps(_run_json(found), indent=1))
+        return Exit.OK
+    for key, value in _run_json(found).items():
+        if value not in (None, "", {}, []):
+            say(f"{key:<13} {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
     return Exit.OK
 
 
-async def _history(ask: Callable[[Any], Any]) -> Any:
+async def _from_history(ask: Callable[[RunHistory], Awaitable[T]]) -> T:
     from console.paths import history_file
     from console.runs import RunHistory
 
     history = RunHistory(history_file())
     try:
-        return await ask(history) if history.path.exists() else None if ask is None else []
+        return await ask(history)
     finally:
         await history.close()
 
 
-def _run_json(item: Any) -> dict[str, Any]:
-    return {name: getattr(item, name) for name in item.__dataclass_fields__}
+def _run_json(item: Run) -> dict[str, Any]:
+    return {field.name: getattr(item, field.name) for field in fields(item)}
 
 
 def _moment(seconds: float) -> str:
-    import time
-
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 

@@ -89,7 +89,9 @@ with embedded_host("right") as embedded:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_outlives_the_console_however_it_ends(number: signal.Signals) -> None:
-    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL) as console:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL
+    ) as console:
         assert console.stdout is not None
         root = Path(console.stdout.readline().strip())
         assert list(started(root))

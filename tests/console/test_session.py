@@ -164,7 +164,9 @@ async def test_a_server_that_dies_while_starting_says_why(session: Session, embe
     assert not (await session.status()).up
 
 
-async def test_ids_the_engine_cannot_serve_end_the_start_with_their_reason(session: Session, embedded: Embedded) -> None:
+async def test_ids_the_engine_cannot_serve_end_the_start_with_their_reason(
+    session: Session, embedded: Embedded
+) -> None:
     wire(embedded.folder.draft_config, (2, 6, 6))
     with pytest.raises(StartFailed, match="layer ids"):
         await session.start("duplicate ids")
@@ -173,7 +175,11 @@ async def test_ids_the_engine_cannot_serve_end_the_start_with_their_reason(sessi
 async def test_a_port_that_somebody_else_has_is_named(session: Session, embedded: Embedded) -> None:
     port = session.deployment.server.port
     with subprocess.Popen(
-        [sys.executable, "-c", f"import http.server; http.server.HTTPServer(('127.0.0.1', {port}), None).serve_forever()"]
+        [
+            sys.executable,
+            "-c",
+            f"import http.server; http.server.HTTPServer(('127.0.0.1', {port}), None).serve_forever()",
+        ]
     ) as other:
         for _ in range(100):
             if (await session.status()).phase == "foreign":
@@ -194,7 +200,9 @@ async def test_the_running_command_wins_and_the_difference_is_shown(session: Ses
     await session.start("as filed")
     other = await Session.open(changed(embedded, args={**session.deployment.server.args, "speculative-num-steps": 3}))
     status = await other.status()
-    assert [(item.key, item.planned, item.running) for item in status.differences] == [("speculative-num-steps", "3", "5")]
+    assert [(item.key, item.planned, item.running) for item in status.differences] == [
+        ("speculative-num-steps", "3", "5")
+    ]
     assert other.serving.ceiling == 6
     assert [item.key for item in other.plan({"decode-log-interval": None}).changes] == [
         "decode-log-interval",
@@ -292,7 +300,9 @@ async def test_a_host_that_is_down_is_named(embedded: Embedded) -> None:
         await Session.open(deployment)
 
 
-async def test_a_port_taken_between_the_look_and_the_start_stops_the_start(session: Session, embedded: Embedded) -> None:
+async def test_a_port_taken_between_the_look_and_the_start_stops_the_start(
+    session: Session, embedded: Embedded
+) -> None:
     await session.start("holds the port")
     other = await Session.open(embedded.folder.deployment)
     with pytest.raises(PortTaken):
