@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from textual import work
 from textual.app import App
-from textual.content import Content
 from textual.signal import Signal
 from textual.theme import Theme
 
@@ -20,11 +19,13 @@ from console.screens.draft import DraftScreen
 from console.screens.launch import LaunchScreen
 from console.screens.live import LiveScreen
 from console.screens.runs import RunsScreen
-from console.screens.words import command_log, failure, help_text, restart_question, stop_question
+from console.screens.words import command_log, failure, help_text, restart_question, stop_question, trust_question
 from console.session import Session
 from console.state import Cockpit
 from console.topics import Topic
-from console.widgets.topline import TopLineValue
+from remote.errors import HostKeyUnknown
+
+REDRAW_PERIOD = 0.1  # seconds; what the screens show changes at most ten times a second
 
 
 class ConsoleApp(App[None]):
@@ -49,7 +50,8 @@ class ConsoleApp(App[None]):
         self.read_only = read_only
         self.session: Session | None = None
         self.cockpit = Cockpit()
-        self.changed: Signal[Topic] = Signal(self, "changed")
+        self.changed: Signal[frozenset[Topic]] = Signal(self, "changed")
+        self._changes: set[Topic] = set()
         self._themes = [name for name, _ in theming.read_themes(paths.config_dir() / "themes")]
         for name, values in theming.read_themes(paths.config_dir() / "themes"):
             self.register_theme(Theme(name=name, **values))
@@ -76,6 +78,8 @@ class ConsoleApp(App[None]):
         self.cockpit.connected = True
         self._follow(self.session)
         self._watch(self.session)
+        self._watch_gpus(self.session)
+        self.look()
         for topic in (Topic.DRAFT, Topic.RUNS):
             self.publish(topic)
 
@@ -86,6 +90,15 @@ class ConsoleApp(App[None]):
     @work(exclusive=True, group="watch")
     async def _watch(self, session: Session) -> None:
         await feeds.watch_server(session, self.cockpit, self.publish)
+
+    @work(exclusive=True, group="gpus")
+    async def _watch_gpus(self, session: Session) -> None:
+        await feeds.watch_gpus(session, self.cockpit, self.publish)
+
+    @work(exclusive=True, group="check")
+    async def look(self) -> None:
+        """Learn the wiring without being asked."""
+        await feeds.first_look(self.open_session, self.cockpit, self.publish)
 
     @work(exclusive=True, group="check")
     async def run_checks(self, only: tuple[str, ...] = ()) -> None:
@@ -172,30 +185,19 @@ class ConsoleApp(App[None]):
     # -- what screens ask of the app ----------------------------------------------------------------------------
 
     def publish(self, topic: Topic) -> None:
-        """Tell every screen that a part of the cockpit changed."""
-        self.changed.publish(topic)
+        """Tell every screen that a part of the cockpit changed; many changes in a moment are told once."""
+        if not self._changes:
+            self.set_timer(REDRAW_PERIOD, self._tell)
+        self._changes.add(topic)
+
+    def _tell(self) -> None:
+        changes, self._changes = self._changes, set()
+        self.changed.publish(frozenset(changes))
 
     def fail(self, what: str, error: BaseException) -> None:
         """Show what could not be done, why, and what to do next."""
         self.cockpit.error = str(error)
         self.push_screen(Reading(what, failure(error)))
-
-    def stage_fix(self, finding: dict[str, Any]) -> None:
-        """Stage a finding's fix where it is written: the draft's config, or the launch flags."""
-        fix = finding["fix"]
-        if fix["kind"] == "config":
-            try:
-                self.open_session.draft.stage_fix(fix, finding)
-            except feeds.OPERATIONAL as error:
-                self.fail("the fix was not staged", error)
-                return
-            self.publish(Topic.DRAFT)
-            self.switch_mode("draft")
-        else:
-            self.cockpit.overrides.update({**fix.get("set", {}), **dict.fromkeys(fix.get("unset", ()))})
-            self.cockpit.causing = finding
-            self.publish(Topic.STATUS)
-            self.switch_mode("launch")
 
     @property
     def live(self) -> LiveScreen:
@@ -211,33 +213,10 @@ class ConsoleApp(App[None]):
             raise ConsoleError("not connected yet: wait for the link")
         return self.session
 
-    def topline(self) -> TopLineValue:
-        """The values of the top line now."""
-        session, where = self.session, self.deployment.host.ssh or "local"
-        if session is None:
-            return TopLineValue(self.deployment.name, where, read_only=self.read_only)
-        status, serving, link = session.last_status, session.serving, session.host.state
-        return TopLineValue(
-            deployment=self.deployment.name,
-            host=where,
-            linked=link.connected,
-            silence=link.silent_seconds,
-            engine=status.engine,
-            phase=status.phase,
-            since=status.since,
-            accept_len=serving.accept_len,
-            ceiling=serving.ceiling,
-            tokens_per_s=serving.tokens_per_s,
-            baseline=serving.baseline,
-            read_only=self.read_only,
-        )
-
-    async def _trust(self, host: str, fingerprint: str) -> bool:
-        body = Content(
-            f"{host} shows a key that known_hosts does not have:\n\n{fingerprint}\n\n"
-            "Compare it with what the host's owner says. Trusting it adds it to known_hosts."
-        )
-        return bool(await self.push_screen_wait(Question("Unknown host key", body, "trust it", "refuse")))
+    async def _trust(self, unknown: HostKeyUnknown) -> bool:
+        body = trust_question(unknown)
+        trusted = await self.push_screen_wait(Question("Unknown host key", body, "trust it", "refuse"))
+        return bool(trusted)
 
 
 def run(deployment: Deployment, *, read_only: bool = False) -> int:

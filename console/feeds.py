@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 OPERATIONAL = (ConsoleError, RemoteError, OSError)
 """What may go wrong with hosts and files; each says what, why and what next, and is shown, never raised."""
 
+FIRST_LOOK = ("cfg.aux_ids", "align.embedding", "align.engine_pair")
+
+GPU_PERIOD = 5.0  # seconds between two calls of nvidia-smi
 STATUS_PERIOD = 3.0  # seconds between two looks at the server's process and port
 
 
@@ -45,6 +48,21 @@ async def watch_server(session: Session, cockpit: Cockpit, publish: Publish) -> 
         await asyncio.sleep(STATUS_PERIOD)
 
 
+async def watch_gpus(session: Session, cockpit: Cockpit, publish: Publish) -> None:
+    """The host's GPUs, every few seconds; a host without any is asked once."""
+    from remote import gpu
+
+    while True:
+        try:
+            cockpit.gpus = await gpu.snapshot(session.host)
+        except OPERATIONAL as error:
+            cockpit.error = str(error)
+        publish(Topic.SERVING)
+        if not cockpit.gpus and not cockpit.error:
+            return
+        await asyncio.sleep(GPU_PERIOD)
+
+
 async def run_checks(session: Session, cockpit: Cockpit, only: tuple[str, ...], publish: Publish, fail: Fail) -> None:
     """Run the checks on the host; being cancelled kills the run there."""
     board = cockpit.board
@@ -61,6 +79,24 @@ async def run_checks(session: Session, cockpit: Cockpit, only: tuple[str, ...], 
         if board.busy:
             board.end("cancelled")
         publish(Topic.CHECKS)
+
+
+async def first_look(session: Session, cockpit: Cockpit, publish: Publish) -> None:
+    """Learn the wiring by itself once the server is up, so that the strip is red before anybody asks.
+
+    Only what is quick; a server that cannot be asked leaves the strip unknown, which is not a failure to report.
+    """
+    while not session.last_status.healthy:
+        await asyncio.sleep(STATUS_PERIOD / 3)
+    if cockpit.board.started:
+        return
+    try:
+        async for _ in session.check(only=FIRST_LOOK, samples=2):
+            pass
+    except OPERATIONAL as error:
+        cockpit.error = str(error)
+    publish(Topic.CHECKS)
+    publish(Topic.STATUS)
 
 
 async def restart(

@@ -15,13 +15,15 @@ def _keys(scope: str, *rows: tuple[str, str, str, bool]) -> list[BindingType]:
     ]
 
 
-APP = _keys(
+SCREENS = ("live", "draft", "checks", "launch", "runs")
+_SCREENS = Binding.Group("Live Draft Checks Launch Runs", compact=True)
+
+APP: list[BindingType] = [
+    Binding(str(number), f"go('{name}')", name.capitalize(), id=f"app.go.{name}", group=_SCREENS)
+    for number, name in enumerate(SCREENS, 1)
+]
+APP += _keys(
     "app",
-    ("1", "go('live')", "Live", True),
-    ("2", "go('draft')", "Draft", True),
-    ("3", "go('checks')", "Checks", True),
-    ("4", "go('launch')", "Launch", True),
-    ("5", "go('runs')", "Runs", True),
     ("R", "restart", "Restart", True),
     ("S", "stop", "Stop", True),
     ("question_mark", "help", "Help", True),

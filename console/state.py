@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from console.checking import Found, Progress, Report
+from remote.gpu import Gpu
 
 
 @dataclass(slots=True)
@@ -104,5 +105,6 @@ class Cockpit:
     """The finding whose fix was staged last; the next restart is linked to it."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """Launch flags staged on top of the deployment's; None unsets one."""
+    gpus: list[Gpu] = field(default_factory=list)
     connected: bool = False
     error: str = ""

@@ -6,12 +6,10 @@ from enum import Enum
 
 
 class Topic(Enum):
-    """A part of the cockpit that changed; screens redraw only what depends on it."""
+    """A part of the cockpit."""
 
-    LINK = "link"
     STATUS = "status"
     SERVING = "serving"
-    LOG = "log"
     CHECKS = "checks"
     DRAFT = "draft"
     TIMELINE = "timeline"

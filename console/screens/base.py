@@ -10,8 +10,9 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
+from console.plain import one_line
 from console.topics import Topic
-from console.widgets.topline import TopLine
+from console.widgets.topline import TopLine, TopLineValue
 
 if TYPE_CHECKING:
     from console.app import ConsoleApp
@@ -23,6 +24,7 @@ class ConsoleScreen(Screen[None]):
     """A screen of the cockpit. Subclasses give `body` and say in `redraw` what a changed topic means to them."""
 
     AUTO_FOCUS = "*"
+    _possible: tuple[bool, ...] = ()
 
     @property
     def console_app(self) -> ConsoleApp:
@@ -54,31 +56,52 @@ class ConsoleScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Listen for changes, and draw what is known already."""
-        self.console_app.changed.subscribe(self, self._on_changed, immediate=True)
+        self.console_app.changed.subscribe(self, self._on_changed)
         self.set_interval(1.0, self._show_topline)
-        self._redraw_all()
+        self._on_changed(frozenset(Topic))
 
     def on_screen_resume(self) -> None:
         """Draw what changed while another screen was in front."""
-        self._redraw_all()
+        self._on_changed(frozenset(Topic))
 
-    def _redraw_all(self) -> None:
-        self._show_topline()
-        for topic in Topic:
-            if topic is not Topic.LOG:
-                self.redraw(topic)
-        self.refresh_bindings()
-
-    def _on_changed(self, topic: Topic) -> None:
-        if not self.is_mounted:
+    def _on_changed(self, topics: frozenset[Topic]) -> None:
+        if not self.is_current or not self.query(TopLine):
             return
-        if self.is_current or topic is Topic.LOG:
+        for topic in sorted(topics, key=list(Topic).index):
             self.redraw(topic)
-        if topic is not Topic.LOG:
-            self._show_topline()
+        self._show_topline()
+        self.show_keys()
+
+    def show_keys(self) -> None:
+        """Draw the bottom line anew, but only when what can be done has changed: it is costly."""
+        possible = tuple(binding.enabled for binding in self.active_bindings.values())
+        if possible != self._possible:
+            self._possible = possible
             self.refresh_bindings()
 
     def _show_topline(self) -> None:
         line = self.query(TopLine)
         if line:
-            line.first().value = self.console_app.topline()
+            line.first().value = topline_value(self.console_app)
+
+
+def topline_value(app: ConsoleApp) -> TopLineValue:
+    """The values of the top line now."""
+    session, where = app.session, app.deployment.host.ssh or "local"
+    if session is None:
+        return TopLineValue(app.deployment.name, where, read_only=app.read_only)
+    status, serving, link = session.last_status, session.serving, session.host.state
+    return TopLineValue(
+        deployment=app.deployment.name,
+        host=where,
+        linked=link.connected,
+        silence=link.silent_seconds,
+        engine=one_line(status.engine),
+        phase=status.phase,
+        since=status.since,
+        accept_len=serving.accept_len,
+        ceiling=serving.ceiling,
+        tokens_per_s=serving.usual_tokens_per_s,
+        baseline=serving.baseline,
+        read_only=app.read_only,
+    )

@@ -9,8 +9,10 @@ from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
+from textual.widgets.data_table import ColumnKey
 
 from console import keys
+from console.feeds import OPERATIONAL
 from console.glyphs import glyphs
 from console.plain import one_line, plain
 from console.screens.base import ConsoleScreen
@@ -26,6 +28,7 @@ VERDICTS = {
     "UNKNOWN": ("unknown", "$secondary"),
 }
 _FAILING = ("FAIL", "WARN")
+_CHECK_WIDTH = 17
 
 
 class ChecksScreen(ConsoleScreen):
@@ -42,6 +45,7 @@ class ChecksScreen(ConsoleScreen):
         super().__init__()
         self._only_failing = False
         self._shown: list[dict[str, Any]] = []
+        self._judged: float | None = None
 
     def body(self) -> Iterable[Widget]:
         """List and detail."""
@@ -58,10 +62,14 @@ class ChecksScreen(ConsoleScreen):
     def on_mount(self) -> None:
         """Columns of the list."""
         table: DataTable[Content] = self.query_one("#list", DataTable)
-        table.add_column(" ", width=2)
-        table.add_column("check", width=17)
-        table.add_column("summary")
+        table.add_column(" ", width=1)
+        table.add_column("check", width=_CHECK_WIDTH)
+        table.add_column("summary", width=20, key="summary")
         super().on_mount()
+
+    def on_resize(self) -> None:
+        """The summary takes what the other columns leave."""
+        self.call_after_refresh(self._fill)
 
     def redraw(self, topic: Topic) -> None:
         """The list on CHECKS."""
@@ -77,9 +85,12 @@ class ChecksScreen(ConsoleScreen):
     def _fill(self) -> None:
         board, g = self.cockpit.board, glyphs()
         table: DataTable[Content] = self.query_one("#list", DataTable)
-        chosen = self.current
+        chosen = self.current if board.took == self._judged else None
         self._shown = [item for item in board.findings if not self._only_failing or item["verdict"] in _FAILING]
+        self._judged = board.took
         table.clear()
+        # 1 cell for the glyph, 2 of padding a column, 1 for the scrollbar.
+        table.columns[ColumnKey("summary")].width = max(20, table.size.width - _CHECK_WIDTH - 8)
         for item in self._shown:
             glyph, style = VERDICTS.get(item["verdict"], VERDICTS["UNKNOWN"])
             engine = f" ({item['engine']})" if item.get("engine") else ""
@@ -90,7 +101,7 @@ class ChecksScreen(ConsoleScreen):
             )
         if chosen in self._shown:
             table.move_cursor(row=self._shown.index(chosen))
-        elif self._shown and not board.busy:
+        elif self._shown:
             worst = next((i for i, item in enumerate(self._shown) if item["verdict"] == "FAIL"), 0)
             table.move_cursor(row=worst)
         table.border_title = self._title()
@@ -122,7 +133,7 @@ class ChecksScreen(ConsoleScreen):
     def on_data_table_row_highlighted(self) -> None:
         """The cursor moved: show what that check measured."""
         self._detail()
-        self.refresh_bindings()
+        self.show_keys()
 
     def copyable(self) -> str:
         """The finding under the cursor, as text."""
@@ -161,8 +172,23 @@ class ChecksScreen(ConsoleScreen):
 
     def action_fix(self) -> None:
         """Stage the fix of the finding under the cursor, and go where it is written."""
-        if self.current and self.current.get("fix"):
-            self.console_app.stage_fix(self.current)
+        finding, session = self.current, self.session
+        if session is None or finding is None or not finding.get("fix"):
+            return
+        if finding["fix"]["kind"] == "config":
+            try:
+                session.draft.stage_fix(finding["fix"], finding)
+            except OPERATIONAL as error:
+                self.console_app.fail("the fix was not staged", error)
+                return
+            self.console_app.publish(Topic.DRAFT)
+            self.app.switch_mode("draft")
+        else:
+            flags = finding["fix"]
+            self.cockpit.overrides.update({**flags.get("set", {}), **dict.fromkeys(flags.get("unset", ()))})
+            self.cockpit.causing = finding
+            self.console_app.publish(Topic.STATUS)
+            self.app.switch_mode("launch")
 
 
 def _is_matrix(item: dict[str, Any]) -> bool:
@@ -175,7 +201,7 @@ def summary_content(item: dict[str, Any]) -> Content:
     glyph, style = VERDICTS.get(item["verdict"], VERDICTS["UNKNOWN"])
     rows = [
         Content.assemble(
-            (f"{getattr(glyphs(), glyph)} {item['verdict']} ", style), (one_line(item["check"]), "$text-muted")
+            (f"{getattr(glyphs(), glyph)} {item['verdict']} ", style), (one_line(item["check"]), "$foreground-muted")
         ),
         Content.styled(plain(item["summary"]), "bold"),
         Content(""),
@@ -186,7 +212,7 @@ def summary_content(item: dict[str, Any]) -> Content:
             Content(""),
         ]
     if item.get("help"):
-        rows += [Content.styled(plain(item["help"]), "$text-muted"), Content("")]
+        rows += [Content.styled(plain(item["help"]), "$foreground-muted"), Content("")]
     return Content("\n").join(rows)
 
 
@@ -207,8 +233,8 @@ def facts_content(item: dict[str, Any]) -> Content:
     for key, value in item.get("evidence", {}).items():
         if key == "matrix" and _is_matrix(item):
             continue
-        rows.append(Content.assemble((f"{one_line(key):<22} ", "$text-muted"), plain(_value(value))))
-    took = Content.styled(f"took {item.get('took_s', 0):.2f}s", "$text-muted")
+        rows.append(Content.assemble((f"{one_line(key):<22} ", "$foreground-muted"), plain(_value(value))))
+    took = Content.styled(f"took {item.get('took_s', 0):.2f}s", "$foreground-muted")
     return Content("\n").join([*rows, Content(""), took])
 
 

@@ -29,12 +29,14 @@ class ConfigText(TextArea):
 
     BINDINGS = [Binding("escape", "leave", "Done editing", show=True)]
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Esc means something only while editing."""
+        return not self.read_only if action == "leave" else True
+
     def action_leave(self) -> None:
         """Back to view mode; what was typed stays staged."""
         self.read_only = True
-        self.screen.focus_next()
-        self.screen.set_focus(self)
-        self.screen.refresh_bindings()
+        self.refresh_bindings()
 
 
 class DraftScreen(ConsoleScreen):
@@ -100,7 +102,7 @@ class DraftScreen(ConsoleScreen):
             return
         rows = [
             Content.assemble(
-                (f"line {item.line} ", "$text-muted"),
+                (f"line {item.line} ", "$foreground-muted"),
                 (one_line(item.text), "$error" if item.verdict == "FAIL" else "$warning"),
             )
             for item in remarks
@@ -143,6 +145,7 @@ class DraftScreen(ConsoleScreen):
         text = self.query_one(ConfigText)
         text.read_only = False
         text.focus()
+        self.refresh_bindings()
         self._draw()
 
     def action_undo(self) -> None:

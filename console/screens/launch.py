@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,9 @@ from console.screens.dialogs import Line
 from console.screens.words import difference_rows
 from console.state import Timeline
 from console.topics import Topic
+from console.widgets.trend import fit
+
+_STAMP = re.compile(r"^\[[^\]]*\] *")  # the server's own clock; the timeline has one already
 
 
 class LaunchScreen(ConsoleScreen):
@@ -89,8 +93,10 @@ class LaunchScreen(ConsoleScreen):
             )
         for key, difference in differs.items():
             table.add_row(
-                Content.styled(one_line(key), "$text-muted"),
-                Content.styled("absent" if difference.planned is None else one_line(difference.planned), "$text-muted"),
+                Content.styled(one_line(key), "$foreground-muted"),
+                Content.styled(
+                    "absent" if difference.planned is None else one_line(difference.planned), "$foreground-muted"
+                ),
                 Content.styled("absent" if difference.running is None else one_line(difference.running), "$error"),
                 key=f" {key}",
             )
@@ -100,7 +106,7 @@ class LaunchScreen(ConsoleScreen):
         if plan.changes:
             body += [
                 Content(""),
-                Content.styled("against the process that runs now", "$text-muted"),
+                Content.styled("against the process that runs now", "$foreground-muted"),
                 *difference_rows(plan.changes),
             ]
         self.query_one("#command-text", Static).update(Content("\n").join(body))
@@ -108,8 +114,9 @@ class LaunchScreen(ConsoleScreen):
     def _draw_timeline(self) -> None:
         timeline = self.cockpit.timeline
         if timeline.started:
-            self.query_one("#steps", Static).update(timeline_content(timeline))
             panel = self.query_one("#timeline")
+            width = max(panel.scrollable_content_region.width, 30)
+            self.query_one("#steps", Static).update(timeline_content(timeline, width))
             panel.set_class(bool(timeline.error), "bad")
             panel.set_class(timeline.ended is not None and not timeline.error, "good")
             panel.scroll_end(animate=False)
@@ -185,22 +192,19 @@ def read_value(text: str) -> Any:
     return text
 
 
-def timeline_content(timeline: Timeline) -> Content:
-    """The phases of a restart, each with the second it began."""
+def timeline_content(timeline: Timeline, width: int) -> Content:
+    """The phases of a restart, each with the second it began, one row of `width` cells a phase."""
     g = glyphs()
-    rows = [Content.styled(f"{timeline.reason}", "$text-muted")]
+    rows = [Content.styled(f"{timeline.reason}", "$foreground-muted")]
     for index, step in enumerate(timeline.steps):
         last = index == len(timeline.steps) - 1
         state = g.running if last and timeline.busy else g.bad if last and timeline.error else g.ok
         style = "$accent" if last and timeline.busy else "$error" if last and timeline.error else "$success"
-        rows.append(
-            Content.assemble(
-                (f"{state} ", style),
-                (f"{step.at:6.1f}s ", "$text-muted"),
-                (f"{step.name:<12}", "bold"),
-                one_line(step.detail),
-            )
+        detail = fit(_STAMP.sub("", one_line(step.detail)), width - 23)
+        head = Content.assemble(
+            (f"{state} ", style), (f"{step.at:6.1f}s ", "$foreground-muted"), (f"{step.name:<12} ", "bold")
         )
+        rows.append(head + Content(detail))
     if timeline.error:
         rows += [
             Content(""),

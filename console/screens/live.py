@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from textual import work
@@ -12,6 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from console import keys
+from console.glyphs import glyphs
 from console.screens.base import ConsoleScreen
 from console.screens.dialogs import Line, Reading
 from console.screens.logline import log_line
@@ -20,6 +21,9 @@ from console.widgets.logview import LogView
 from console.widgets.trend import Trend, TrendValue
 from console.widgets.wiring import WiringStrip
 from console.wiring import BAD, OK, UNKNOWN, Wiring
+from remote.gpu import Gpu
+
+_WIRED = {OK: "$success", BAD: "$error", UNKNOWN: "$accent"}  # how the accept length is drawn
 
 
 class LiveScreen(ConsoleScreen):
@@ -51,7 +55,8 @@ class LiveScreen(ConsoleScreen):
 
     def add_events(self, events: Iterable[Any]) -> None:
         """Append a batch of the engine's events to the log."""
-        self.query_one(LogView).add(log_line(event) for event in events)
+        for log in self.query(LogView):
+            log.add(log_line(event) for event in events)
 
     def redraw(self, topic: Topic) -> None:
         """Values on SERVING, wiring on CHECKS and DRAFT."""
@@ -77,25 +82,20 @@ class LiveScreen(ConsoleScreen):
             low=1.0,
             high=float(serving.ceiling) if serving.ceiling else None,
             below=f"by position {position}" if position else serving.accept_words,
-            style="$success" if serving.accept_len else "$foreground",
+            style=_WIRED[self.session.wiring().state],
             age=serving.age_words,
         )
         running = "–" if serving.running is None else str(serving.running)
         queue = "–" if serving.queue is None else str(serving.queue)
         self.query_one("#speed-trend", Trend).value = TrendValue(
             headline="–" if serving.tokens_per_s is None else f"{serving.tokens_per_s:.1f}",
-            suffix=_against(serving.tokens_per_s, serving.baseline),
+            suffix=_against(serving.usual_tokens_per_s, serving.baseline),
             history=tuple(serving.throughput_history),
             below=f"running {running}  queue {queue}",
             style="$accent",
             age=serving.age_words,
         )
-
-    def show_gpus(self, lines: list[str]) -> None:
-        """One line a GPU."""
-        self.query_one("#gpu-lines", Static).update(
-            Content("\n".join(lines)) if lines else Content("no GPU on this host")
-        )
+        self.query_one("#gpu-lines", Static).update(gpu_content(self.cockpit.gpus))
 
     def on_log_view_changed(self) -> None:
         """The title above the log says whether it follows, what it shows and how much there is."""
@@ -107,7 +107,7 @@ class LiveScreen(ConsoleScreen):
 
     def on_log_view_inspected(self, event: LogView.Inspected) -> None:
         """Enter on a line: what the parser read from it."""
-        rows = [Content.assemble((f"{key:<24}", "$text-muted"), value) for key, value in event.line.fields]
+        rows = [Content.assemble((f"{key:<24}", "$foreground-muted"), value) for key, value in event.line.fields]
         body = Content("\n").join([Content(event.line.shown), Content(""), *rows])
         self.app.push_screen(Reading(f"line {event.line.number}: {event.line.kind}", body))
 
@@ -164,3 +164,19 @@ def wiring_title(wiring: Wiring) -> str:
 
 def _against(value: float | None, baseline: float | None) -> str:
     return f" {100 * (value / baseline - 1):+.1f}% base" if value is not None and baseline else ""
+
+
+def gpu_content(gpus: Sequence[Gpu]) -> Content:
+    """One line a GPU: memory as a bar and in GiB, utilisation, temperature; what is not reported is left out."""
+    if not gpus:
+        return Content.styled("no GPU on this host", "$foreground-muted")
+    g, rows = glyphs(), []
+    for gpu in gpus:
+        parts = [f"{gpu.index}"]
+        if gpu.memory_used is not None and gpu.memory_total:
+            full = round(8 * gpu.memory_used / gpu.memory_total)
+            parts.append(f"{g.full * full}{g.empty * (8 - full)} {gpu.memory_used / 2**30:.1f}G")
+        parts += [f"{gpu.utilization:.0f}%"] if gpu.utilization is not None else []
+        parts += [f"{gpu.temperature:.0f}°"] if gpu.temperature is not None else []
+        rows.append(Content(" ".join(parts)))
+    return Content("\n").join(rows)

@@ -84,19 +84,26 @@ class RunsScreen(ConsoleScreen):
     def _cells(self, run: Run) -> list[Content]:
         mark = "◆" if run.id in self._marked else ""
         verdict = run.verdict or ""
-        accept = "" if run.accept_len is None else f"{run.accept_len:.2f}"
-        speed = "" if run.tokens_per_s is None else f"{run.tokens_per_s:.1f}"
+        accept, speed = self._measured(run)
         return [
             Content.styled(mark, "bold $warning"),
             Content(str(run.id)),
             Content(f"{elapsed_words(time.time() - run.started)} ago"),
             Content(run.state),
             Content(one_line(run.why)),
-            Content.styled(verdict, _VERDICT_STYLES.get(verdict, "$text-muted")),
-            Content.styled(accept, "bold"),
-            Content(speed),
-            Content.styled((run.config_sha or "")[:8], "$text-muted"),
+            Content.styled(verdict, _VERDICT_STYLES.get(verdict, "$foreground-muted")),
+            Content.styled(_number(accept), "bold"),
+            Content(_number(speed)),
+            Content.styled((run.config_sha or "")[:8], "$foreground-muted"),
         ]
+
+    def _measured(self, run: Run) -> tuple[float | None, float | None]:
+        """Accept length and tokens/s: what was recorded, and for the run that serves now, what it shows so far."""
+        assert self.session is not None
+        serving, status = self.session.serving, self.session.last_status
+        if run.accept_len is None and run.pid is not None and run.pid == status.pid and run.ended is None:
+            return serving.mean_accept_len, serving.usual_tokens_per_s
+        return run.accept_len, run.tokens_per_s
 
     # -- keys ---------------------------------------------------------------------------------------------------
 
@@ -137,7 +144,9 @@ def comparison(before: Run, after: Run) -> Content:
     ):
         style = "" if one == two else "bold"
         rows.append(
-            Content.assemble((f"{name:<14}", "$text-muted"), (f"{one_line(one):<24}", style), (one_line(two), style))
+            Content.assemble(
+                (f"{name:<14}", "$foreground-muted"), (f"{one_line(one):<24}", style), (one_line(two), style)
+            )
         )
     gone, came = (
         [word for word in before.argv if word not in after.argv],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from console.runs import Version
     from console.session import Session
     from console.state import Cockpit
+    from remote.errors import HostKeyUnknown
 
 _KEY_NAMES = {
     "question_mark": "?", "slash": "/", "at": "@", "colon": ":", "full_stop": ".", "equals_sign": "=",
@@ -32,9 +33,10 @@ def restart_question(session: Session, cockpit: Cockpit, *, last_good: bool) -> 
     status, draft = session.last_status, session.draft
     plan = session.plan(cockpit.overrides)
     rows = [
-        Content.assemble(("now    ", "$text-muted"), _now(session)),
+        Content.assemble(("now    ", "$foreground-muted"), _now(session)),
         Content.assemble(
-            ("reason ", "$text-muted"), "the last configuration that served well" if last_good else _reason(cockpit)
+            ("reason ", "$foreground-muted"),
+            "the last configuration that served well" if last_good else _reason(cockpit),
         ),
     ]
     if draft.dirty:
@@ -46,18 +48,27 @@ def restart_question(session: Session, cockpit: Cockpit, *, last_good: bool) -> 
     rows.append(Content(""))
     differences = list(plan.changes)
     if differences:
-        rows.append(Content.styled("what changes against the process that runs now", "$text-muted"))
+        rows.append(Content.styled("what changes against the process that runs now", "$foreground-muted"))
         rows += difference_rows(differences)
     elif status.up:
-        rows.append(Content.styled("the command does not change; config.json is read anew", "$text-muted"))
+        rows.append(Content.styled("the command does not change; config.json is read anew", "$foreground-muted"))
     if not last_good:
-        rows += [Content(""), Content.styled("the command", "$text-muted"), Content(plain(plan.shown))]
+        rows += [Content(""), Content.styled("the command", "$foreground-muted"), Content(plain(plan.shown))]
     return Content("\n").join(rows)
+
+
+def trust_question(unknown: HostKeyUnknown) -> Content:
+    """An unknown host key: its fingerprint, and what trusting it does."""
+    return Content(
+        f"{one_line(unknown.host)} shows a key that {one_line(unknown.known_hosts)} does not have:\n\n"
+        f"{one_line(unknown.fingerprint)}\n\n"
+        "Compare it with what the host's owner says. Trusting it adds it to that file."
+    )
 
 
 def stop_question(session: Session) -> Content:
     """What will be stopped."""
-    return Content.assemble(("stops  ", "$text-muted"), _now(session), "\n\nRequests in flight are lost.")
+    return Content.assemble(("stops  ", "$foreground-muted"), _now(session), "\n\nRequests in flight are lost.")
 
 
 def difference_rows(differences: Iterable[Difference]) -> list[Content]:
@@ -70,7 +81,7 @@ def difference_rows(differences: Iterable[Difference]) -> list[Content]:
             Content.assemble(
                 (f"  {one_line(item.key)}  ", "bold"),
                 (running, "$error"),
-                (" → ", "$text-muted"),
+                (" → ", "$foreground-muted"),
                 (planned, "$success"),
             )
         )
@@ -84,7 +95,7 @@ def failure(error: BaseException) -> Content:
     if lines:
         rows += [
             Content(""),
-            Content.styled("the end of its log", "$text-muted"),
+            Content.styled("the end of its log", "$foreground-muted"),
             *(Content(one_line(line)) for line in lines),
         ]
     return Content("\n").join(rows)
@@ -125,7 +136,7 @@ def command_log(session: Session | None) -> Content:
         took = "" if record.took is None else f"{record.took:6.2f}s"
         rows.append(
             Content.assemble(
-                (f"{clock} {took} rc {code}  ", "$text-muted"), one_line(shlex.join(mask_argv(record.argv)))
+                (f"{clock} {took} rc {code}  ", "$foreground-muted"), one_line(shlex.join(mask_argv(record.argv)))
             )
         )
     return Content("\n").join(rows)
@@ -139,9 +150,9 @@ def versions_content(versions: Sequence[Version], shown: str, now: float) -> Con
         who = "console" if item.by == "console" else "outside"
         rows.append(
             Content.assemble(
-                (f"{mark} {item.id:>3} ", "$success" if item.sha == shown else "$text-muted"),
+                (f"{mark} {item.id:>3} ", "$success" if item.sha == shown else "$foreground-muted"),
                 f"{elapsed_words(now - item.seen)} ago  {who:<8} {one_line(item.why)}  ",
-                (item.sha[:8], "$text-muted"),
+                (item.sha[:8], "$foreground-muted"),
             )
         )
     return Content("\n").join(rows)

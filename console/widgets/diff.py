@@ -15,7 +15,7 @@ _STYLES = {"+": "$success", "-": "$error", "@": "$accent"}
 class DiffView(Widget):
     """Shows old against new; `changes` are the keys that changed, in words."""
 
-    DEFAULT_CSS = "DiffView { height: auto; }"
+    DEFAULT_CSS = "DiffView { height: auto; text-wrap: nowrap; }"
 
     content_shown: reactive[Content] = reactive(Content(""), layout=True)
 
@@ -31,11 +31,11 @@ class DiffView(Widget):
 def diff_content(old: str, new: str, *, names: tuple[str, str], changes: Sequence[str] = ()) -> Content:
     """The unified diff of two texts as styled content."""
     if old == new:
-        return Content.styled("no difference: what is staged is what is on the host", "$text-muted")
+        return Content.styled("no difference: what is staged is what is on the host", "$foreground-muted")
     rows = [Content.styled(change, "bold $warning") for change in changes]
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), *names, lineterm="", n=3)
     for line in lines:
         heading = line.startswith(("+++", "---"))
-        style = "$text-muted" if heading else _STYLES.get(line[:1], "$foreground")
+        style = "$foreground-muted" if heading else _STYLES.get(line[:1], "$foreground")
         rows.append(Content.styled(line, style))
     return Content("\n").join(rows)

@@ -36,13 +36,13 @@ def heat(evidence: dict[str, Any], width: int) -> Content:
     columns = _columns(list(states), [*best, *expected], max((width - 9) // 4, 3))
     rows = [_header(states, columns)]
     for slot, errors in enumerate(matrix):
-        row = Content.styled(f"slot {slot:<3} ", "$text-muted")
+        row = Content.styled(f"slot {slot:<3} ", "$foreground-muted")
         for column in columns:
             row = row + _cell(errors[column], states[column], best[slot], _at(expected, slot))
         rows.append(row)
     g = glyphs()
     rows.append(
-        Content.styled(f"[{g.full}] best match   {g.mark} what the engine feeds   darker = closer", "$text-muted")
+        Content.styled(f"[{g.full}] best match   {g.mark} what the engine feeds   darker = closer", "$foreground-muted")
     )
     return Content("\n").join(rows)
 
@@ -57,10 +57,10 @@ def _columns(states: list[int], wanted: Sequence[int | None], room: int) -> list
 
 
 def _header(states: Sequence[int], columns: Sequence[int]) -> Content:
-    row, last = Content.styled("state    ", "$text-muted"), None
+    row, last = Content.styled("state    ", "$foreground-muted"), None
     for column in columns:
         gap = last is not None and column != last + 1
-        row = row + Content.styled(f"{'|' if gap else ' '}{states[column]:>2} ", "$text-muted")
+        row = row + Content.styled(f"{'|' if gap else ' '}{states[column]:>2} ", "$foreground-muted")
         last = column
     return row
 
@@ -68,7 +68,7 @@ def _header(states: Sequence[int], columns: Sequence[int]) -> Content:
 def _cell(error: float | None, state: int, best: int | None, expected: int | None) -> Content:
     g = glyphs()
     if error is None or not math.isfinite(error):
-        return Content.styled("  ? ", "$text-muted")
+        return Content.styled("  ? ", "$foreground-muted")
     level = min(len(g.shades) - 1, max(0, round((1.0 - min(error, 1.0)) * (len(g.shades) - 1))))
     shade = g.shades[level] if state != best else g.full
     if state == best:

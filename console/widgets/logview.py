@@ -44,7 +44,7 @@ class LogView(ScrollView, can_focus=True):
     """A tail over a ring of lines. Scrolling up detaches; `F` follows again."""
 
     DEFAULT_CSS = """
-    LogView { background: $background; }
+    LogView { background: $background; scrollbar-size-horizontal: 0; scrollbar-size-vertical: 1; }
     LogView > .logview--decode { color: $foreground; }
     LogView > .logview--prefill { color: $text-muted; }
     LogView > .logview--phase { color: $accent; text-style: bold; }

@@ -16,7 +16,7 @@ _PHASES = {
     "serving": "$success",
     "crashed": "$error",
     "foreign": "$error",
-    "stopped": "$text-muted",
+    "stopped": "$foreground-muted",
 }
 
 
@@ -71,7 +71,7 @@ def topline(value: TopLineValue, width: int) -> Content:
         against = f" {100 * (value.tokens_per_s / value.baseline - 1):+.1f}%" if value.baseline else ""
         parts.append((f"{value.tokens_per_s:.1f} tok/s{against}", "$foreground"))
     if value.engine:
-        parts.append((value.engine, "$text-muted"))
+        parts.append((value.engine, "$foreground-muted"))
     if value.read_only:
         parts.append(("read-only", "bold $warning"))
     row = Content("")
@@ -79,7 +79,7 @@ def topline(value: TopLineValue, width: int) -> Content:
         joint = f" {g.dot} " if row.cell_length else ""
         if row.cell_length + len(joint) + len(text) > width:
             continue
-        row = row + Content.styled(joint, "$text-muted") + Content.styled(text, style)
+        row = row + Content.styled(joint, "$foreground-muted") + Content.styled(text, style)
     return row
 
 

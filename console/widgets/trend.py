@@ -36,15 +36,15 @@ class Trend(Widget):
     def render(self) -> Content:
         """Headline and sparkline on one row, the detail below."""
         value, width = self.value, max(self.size.width, 10)
-        style = "$text-muted" if value.age else f"bold {value.style}"
-        head = Content.styled(value.headline, style) + Content.styled(f"{value.suffix} ", "$text-muted")
+        style = "$foreground-muted" if value.age else f"bold {value.style}"
+        head = Content.styled(value.headline, style) + Content.styled(f"{value.suffix} ", "$foreground-muted")
         if value.age:
             head = head + Content.styled(f"{value.age} old ", "$warning")
         room = width - head.cell_length
         graph = sparkline(value.history, room, value.low, value.high) if room > 3 else ""
-        rows = [head + Content.styled(graph, "$text-muted" if value.age else value.style)]
+        rows = [head + Content.styled(graph, "$foreground-muted" if value.age else value.style)]
         if value.below:
-            rows.append(Content.styled(_fit(value.below, width), "$text-muted"))
+            rows.append(Content.styled(fit(value.below, width), "$foreground-muted"))
         return Content("\n").join(rows)
 
 
@@ -57,7 +57,7 @@ def sparkline(values: Sequence[float], width: int, low: float = 0.0, high: float
     return "".join(bars[min(len(bars) - 1, max(0, int((value - low) / span * len(bars))))] for value in shown)
 
 
-def _fit(text: str, width: int) -> str:
+def fit(text: str, width: int) -> str:
     """Cut at a word, never in the middle of a number."""
     if len(text) <= width:
         return text

@@ -27,7 +27,7 @@ class _Row:
 
     def __init__(self, width: int, label: str) -> None:
         self._cells = [_Cell(" ", "")] * width
-        self.put(0, label, "$text-muted")
+        self.put(0, label, "$foreground-muted")
 
     def put(self, column: int, text: str, style: str) -> None:
         for offset, glyph in enumerate(text):
@@ -57,13 +57,13 @@ class WiringStrip(Widget):
 def strip(wiring: Wiring | None, width: int, g: Glyphs) -> Content:
     """Draw the wiring `width` cells wide: three rows of marks and one or more rows of words."""
     if wiring is None or wiring.n is None:
-        return Content.styled("not known yet: run the checks (3, then c)", "$text-muted")
+        return Content.styled("not known yet: run the checks (3, then c)", "$foreground-muted")
     n = wiring.n
     axis = range(_GUTTER, width - len(str(n)) - 2)
     above, line, below = _Row(width, "trained"), _Row(width, ""), _Row(width, "served")
-    line.put(axis.start - 2, "0", "$text-muted")
-    line.put(axis.start, g.line * len(axis), "$text-muted")
-    line.put(axis.stop + 1, str(n), "$text-muted")
+    line.put(axis.start - 2, "0", "$foreground-muted")
+    line.put(axis.start, g.line * len(axis), "$foreground-muted")
+    line.put(axis.stop + 1, str(n), "$foreground-muted")
     free_above = free_below = 0
     for slot in wiring.slots:
         style = _STYLES[slot.state]
@@ -108,7 +108,7 @@ def _arrow(row: _Row, axis: range, to: int, n: int, before: int, after: int, for
 
 def _words(wiring: Wiring, width: int, g: Glyphs) -> list[Content]:
     if wiring.trained is None and wiring.served is None:
-        return [Content.styled("neither side is known yet: run the checks (3, then c)", "$text-muted")]
+        return [Content.styled("neither side is known yet: run the checks (3, then c)", "$foreground-muted")]
     if wiring.trained is None:
         return [Content.styled(f"fed {_list(wiring.served)}; trained on: not measured yet (3, then c)", "$warning")]
     if wiring.served is None:
@@ -136,7 +136,7 @@ def _flow(parts: Sequence[tuple[str, str]], width: int, joint: str) -> list[Cont
         if row.cell_length and row.cell_length + len(joint) + piece.cell_length > width:
             rows.append(row)
             row = Content("")
-        row = row + Content.styled(joint, "$text-muted") + piece if row.cell_length else piece
+        row = row + Content.styled(joint, "$foreground-muted") + piece if row.cell_length else piece
     return [*rows, row]
 
 
