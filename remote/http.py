@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json as json_format
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from remote.errors import BadResponse, HostUnreachable, NotListening, TimedOut, printable
+from remote.errors import BadResponse, NotListening, RemoteError, TimedOut, printable
 from remote.host import Host, Reader
 
 LIMIT = 64 << 20
 HEAD_LIMIT = 64 << 10
+CLOSING = 5.0  # seconds for a connection to close
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,9 @@ async def request(
                 raise NotListening(host.name, port, f"it hung up: {error}") from error
             finally:
                 writer.close()
+                with contextlib.suppress(OSError, RemoteError, TimeoutError):
+                    async with asyncio.timeout(CLOSING):
+                        await writer.wait_closed()
     except TimeoutError:
         raise TimedOut(
             f"no answer from {printable(url)} on {host.name}",
@@ -183,6 +188,3 @@ async def get(host: Host, url: str, *, timeout: float = 30.0, limit: int = LIMIT
 async def post(host: Host, url: str, json: Any, *, timeout: float = 30.0, limit: int = LIMIT) -> Response:
     """POST `json` to `url`; see request."""
     return await request(host, "POST", url, json=json, timeout=timeout, limit=limit)
-
-
-__all__ = ["BadResponse", "HostUnreachable", "NotListening", "Response", "get", "post", "request"]

@@ -57,6 +57,8 @@ async def open_relay(host: CommandHost, port: int, address: str) -> tuple[Reader
             async with host.stream(argv, input=None, shown=shown) as stream:
                 opened.set_result(stream)
                 await closing.wait()
+                stream.write_eof()
+                await stream.finish(2)
         except RemoteError as error:
             if not opened.done():
                 opened.set_exception(error)

@@ -8,7 +8,8 @@ import shlex
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import asyncssh
 
@@ -61,6 +62,13 @@ def parse_address(address: str) -> tuple[str | None, str, int | None]:
 
 def _lost(name: str, error: Exception | str) -> HostUnreachable:
     return HostUnreachable(f"lost the connection to {name}", str(error) or "it was closed", "It is being opened again")
+
+
+def _present_keys(options: asyncssh.SSHClientConnectionOptions) -> dict[str, Any]:
+    """Settings that leave out key files that do not exist, as ssh does: asyncssh would refuse to connect."""
+    named = cast("list[str]", options.config.get("IdentityFile", []))
+    present = [name for name in named if Path(name).expanduser().exists()]
+    return {} if len(present) == len(named) else {"client_keys": present, "ignore_encrypted": True}
 
 
 def _same(met: Introduction) -> Introduction:
@@ -177,7 +185,8 @@ class SshHost(CommandHost):
         if port is not None:
             settings["port"] = port
         try:
-            options = await asyncssh.SSHClientConnectionOptions.construct(host=host, **settings)
+            options = await asyncssh.SSHClientConnectionOptions.construct(host=host, **settings, client_keys=None)
+            settings.update(_present_keys(options))
         except (asyncssh.Error, asyncssh.ConfigParseError, ValueError, OSError) as error:
             raise ConfigUnreadable(
                 f"cannot use the ssh configuration for {address}", str(error), "Try `ssh -G` with the same name"
@@ -218,7 +227,9 @@ class SshHost(CommandHost):
                 entries = known.read()
             except asyncssh.PermissionDenied as error:
                 raise AuthenticationFailed(
-                    f"{host} accepted none of our keys", error.reason, "Check the user name, IdentityFile and ssh-agent"
+                    f"{host} accepted none of our keys",
+                    error.reason,
+                    "Check the user name and IdentityFile; a key with a passphrase has to be in ssh-agent",
                 ) from error
             except (asyncssh.Error, OSError, TimeoutError) as error:
                 why = str(error) or f"no answer within {self._settings['connect_timeout']:g} s"

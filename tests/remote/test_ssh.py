@@ -146,6 +146,23 @@ async def test_a_key_the_server_does_not_know_is_an_error_that_says_so(server: S
         await open_host(server.address, **server.options)
 
 
+async def test_key_files_that_do_not_exist_are_passed_over(server: SshServer) -> None:
+    text = server.config.read_text()
+    server.config.write_text(text + "    IdentityFile ~/.ssh/no-such-key\n")
+    host = await open_host(server.address, **server.options)
+    await host.close()
+    server.client_key.unlink()
+    with pytest.raises(AuthenticationFailed):
+        await open_host(server.address, **server.options)
+
+
+async def test_a_key_with_a_passphrase_needs_the_agent(server: SshServer) -> None:
+    change = ["ssh-keygen", "-q", "-p", "-N", "a passphrase", "-f", str(server.client_key)]
+    subprocess.run(change, check=True, capture_output=True)
+    with pytest.raises(AuthenticationFailed, match="ssh-agent"):
+        await open_host(server.address, **server.options)
+
+
 async def test_a_host_that_is_down_is_an_error_that_says_so(server: SshServer) -> None:
     await server.stop()
     with pytest.raises(HostUnreachable, match="cannot reach"):
