@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CHECK = "replay.accuracy"
 PASS, INFO, WARN, FAIL, UNKNOWN = Verdict.PASS, Verdict.INFO, Verdict.WARN, Verdict.FAIL, Verdict.UNKNOWN
-TEXTS = tuple(range(6))
+TEXTS = tuple(range(4))
 
 
 def replayed(tmp_path: Path, states: tuple[int, ...] | None, everything: bool = True, **more: Any) -> Finding:
@@ -146,7 +146,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
 # -- how it judges -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cache", [(2, 6, 9), (4, 8, 11), (1, 5, 9), (0, 3, 7), (10, 7, 3)])
+@pytest.mark.parametrize("cache", [(2, 6, 9), (1, 5, 9), (10, 7, 3)])
 def test_a_draft_trained_on_other_states_than_cache_and_config_fails(tmp_path: Path, cache: tuple[int, ...]) -> None:
     ids = [k - 1 for k in sorted(cache)]
     draft = shutil.copytree(pair.DRAFT, tmp_path / "draft")
