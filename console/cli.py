@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from console import __version__
 from console.exits import Exit
 
-COMMANDS = ("check", "tail", "draft", "status", "start", "stop", "restart", "runs", "demo", "open")
+# `typing` and `shutil` are a third of what --help takes; this is how both are done without.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, NoReturn
+
+    Add = Callable[..., argparse.ArgumentParser]
+
+COMMANDS = {
+    "check": "run the checks, on a deployment's host or on the paths given",
+    "tail": "follow the server's log as events",
+    "draft": "look at the draft's config.json, stage a change, write it",
+    "status": "say whether the server is up, and how its command differs from the file",
+    "start": "start the server and wait until it is ready",
+    "stop": "stop the server, when it is proven to be it",
+    "restart": "stop the server and start it again",
+    "runs": "list the runs of the server, or show one",
+    "demo": "the whole story on an embedded host, with a tiny real pair and no GPU",
+    "open": "open the app on a deployment",
+}
 WIRINGS = ("right", "late", "embedding")
 """The keys of `console.demo.setup.WIRINGS`, repeated so that --help loads nothing of the demo."""
 
@@ -29,34 +47,48 @@ def parse(argv: list[str]) -> argparse.Namespace:
     # `console NAME` opens the app: a first word that is no command is a deployment.
     if argv not in (["-h"], ["--help"], ["--version"]) and (not words or words[0] not in COMMANDS):
         argv = ["open", *argv]
-    return _parser().parse_args(argv)
+    return _parser(argv[0] if argv else "").parse_args(argv)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_width())
+
+
+def _width() -> int:
+    try:
+        return int(os.environ.get("COLUMNS") or os.get_terminal_size().columns) - 2
+    except (ValueError, OSError):
+        return 78
 
 
 class _Parser(argparse.ArgumentParser):
     """One line on stderr for a wrong argument, with where to read more."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **options)
+
     def error(self, message: str) -> NoReturn:
         self.exit(int(Exit.USAGE), f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command: str) -> argparse.ArgumentParser:
+    """The parser, with the arguments of `command` only: the others are listed, and cost nothing."""
     parser = _Parser(
         prog="console",
         description="Prove that an EAGLE-3 drafter is served the states it was trained on, fix it, watch it accept.",
         epilog="console NAME opens the app on a deployment: a name under the config folder, or a path.\n"
         "Exit codes: 0 well, 1 findings, 2 usage, 3 could not be run, 4 not proven (--strict), 130 interrupted.\n\n"
         "example:\n  console demo",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"console {__version__}")
     add = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser).add_parser
-    for build in (_open, _check, _tail, _draft, _server, _runs, _demo):
-        build(lambda *names, **options: _command(add, *names, **options))
+    for name, words in COMMANDS.items():
+        if name == command:
+            _BUILDERS[name](add, name)
+        else:
+            add(name, help=words)
     return parser
-
-
-Add = Callable[..., argparse.ArgumentParser]
 
 
 def _command(add: Add, name: str, words: str, example: str, deployment: bool = True) -> argparse.ArgumentParser:
@@ -65,8 +97,6 @@ def _command(add: Add, name: str, words: str, example: str, deployment: bool = T
         help=words,
         description=f"{words[0].upper()}{words[1:]}.",
         epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.set_defaults(run=name)
     if deployment:
@@ -87,14 +117,15 @@ def _changing(command: argparse.ArgumentParser) -> None:
     command.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
 
-def _open(add: Add) -> None:
-    add("open", "open the app on a deployment", "console prod-box")
+def _open(add: Add, name: str) -> None:
+    _command(add, name, COMMANDS[name], "console prod-box")
 
 
-def _check(add: Add) -> None:
-    command = add(
-        "check",
-        "run the checks, on a deployment's host or on the paths given",
+def _check(add: Add, name: str) -> None:
+    command = _command(
+        add,
+        name,
+        COMMANDS[name],
         "console check --draft DIR --target DIR --cache DIR",
     )
     given = command.add_argument_group("paths on this machine, in place of a deployment")
@@ -135,10 +166,11 @@ def _samples(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of samples, nor `all`")
 
 
-def _tail(add: Add) -> None:
-    command = add(
-        "tail",
-        "follow the server's log as events",
+def _tail(add: Add, name: str) -> None:
+    command = _command(
+        add,
+        name,
+        COMMANDS[name],
         "console tail prod-box --json | jq 'select(.event == \"decode\").accept_len'",
     )
     command.add_argument("--file", metavar="LOG", help="read this finished log in place of following; - is stdin")
@@ -149,9 +181,9 @@ def _tail(add: Add) -> None:
     )
 
 
-def _draft(add: Add) -> None:
+def _draft(add: Add, name: str) -> None:
     example = "console draft set prod-box --fix align.engine_pair && console draft write prod-box"
-    command = add("draft", "look at the draft's config.json, stage a change, write it", example, deployment=False)
+    command = _command(add, name, COMMANDS[name], example, deployment=False)
     actions = command.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser).add_parser
 
     def action(name: str, words: str, example: str, deployment: bool = True) -> argparse.ArgumentParser:
@@ -182,27 +214,19 @@ def _draft(add: Add) -> None:
     command.add_argument("version", metavar="VERSION", help="its number, or the begin of its sha256")
 
 
-def _server(add: Add) -> None:
-    command = add(
-        "status", "say whether the server is up, and how its command differs from the file", "console status prod-box"
-    )
-    command.add_argument("--json", action="store_true", help="as one JSON object")
-    for name, words in (
-        ("start", "start the server and wait until it is ready"),
-        ("stop", "stop the server, when it is proven to be it"),
-        ("restart", "stop the server and start it again"),
-    ):
-        command = add(name, words, f"console {name} prod-box --yes")
-        command.add_argument("--why", default="by hand", help="a note for the history")
-        _changing(command)
-        if name == "restart":
-            command.add_argument(
-                "--last-good", action="store_true", help="with the configuration that last served well"
-            )
+def _server(add: Add, name: str) -> None:
+    command = _command(add, name, COMMANDS[name], f"console {name} prod-box" + ("" if name == "status" else " --yes"))
+    if name == "status":
+        command.add_argument("--json", action="store_true", help="as one JSON object")
+        return
+    command.add_argument("--why", default="by hand", help="a note for the history")
+    _changing(command)
+    if name == "restart":
+        command.add_argument("--last-good", action="store_true", help="with the configuration that last served well")
 
 
-def _runs(add: Add) -> None:
-    command = add("runs", "list the runs of the server, or show one", "console runs list prod-box", deployment=False)
+def _runs(add: Add, name: str) -> None:
+    command = _command(add, name, COMMANDS[name], "console runs list prod-box", deployment=False)
     actions = command.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser).add_parser
     listing = _command(actions, "list", "list the runs, newest first", "console runs list prod-box", deployment=False)
     listing.add_argument("name", nargs="?", metavar="NAME", help="of this deployment only")
@@ -213,10 +237,11 @@ def _runs(add: Add) -> None:
         action.add_argument("--json", action="store_true", help="as JSON")
 
 
-def _demo(add: Add) -> None:
-    command = add(
-        "demo",
-        "the whole story on an embedded host, with a tiny real pair and no GPU",
+def _demo(add: Add, name: str) -> None:
+    command = _command(
+        add,
+        name,
+        COMMANDS[name],
         "console demo --story",
         deployment=False,
     )
@@ -231,5 +256,12 @@ def _demo(add: Add) -> None:
     command.add_argument("--read-only", action="store_true", help="refuse every change")
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+_BUILDERS = {
+    "open": _open,
+    "check": _check,
+    "tail": _tail,
+    "draft": _draft,
+    **dict.fromkeys(("status", "start", "stop", "restart"), _server),
+    "runs": _runs,
+    "demo": _demo,
+}
