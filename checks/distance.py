@@ -81,9 +81,9 @@ class SameText:
         return replace(self, captured=self.captured[chosen], positions=self.positions[chosen])
 
     def limited(self, rows: int) -> SameText:
-        """At most `rows` of the rows, spread evenly."""
-        count = len(self.positions)
-        return self if count <= rows else self.only(np.linspace(0, count - 1, rows).round().astype(np.int64))
+        """At most `rows` of the rows: a block from the middle, so that only that is read."""
+        first = max(len(self.positions) - rows, 0) // 2
+        return self.only(np.arange(first, min(first + rows, len(self.positions)), dtype=np.int64))
 
     def cached_rows(self, sample: Any, slot: int, shift: int = 0) -> Floats:
         """Rows of a slot of the opened cached sample at `positions` + shift, clipped to it, [P, H]."""

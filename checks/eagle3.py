@@ -59,6 +59,11 @@ class Drafter:
         ids = np.arange(rows, dtype=np.int64)
         self._token_of = ids if offsets is None else ids + np.asarray(offsets).astype(np.int64)
 
+    @property
+    def cost(self) -> int:
+        """Floating-point operations of one step of one anchor, attention left out."""
+        return 2 * sum(int(w.shape[0]) * int(w.shape[1]) for w in self._w.values() if len(w.shape) == 2)
+
     def fuse(self, aux: Array) -> Array:
         """h_0 [T, H] from the states side by side [T, m*Ht]: the optional norms, then `fc`."""
         xp, m, wide = self._xp, self.shape.slots, self.shape.target_hidden
@@ -281,9 +286,7 @@ def _common_name(stored: str) -> str:
 
 def _only_known(layer: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> None:
     if any("kv_a_proj" in name for name in sizes):
-        raise CannotReplay(
-            "cannot replay this draft: its attention is latent (MLA), which is not computed here"
-        )
+        raise CannotReplay("cannot replay this draft: its attention is latent (MLA), which is not computed here")
     if int(layer.get("num_hidden_layers") or 1) != 1:
         raise CannotReplay(f"cannot replay this draft: it has {layer['num_hidden_layers']} layers, not one")
     if str(layer.get("hidden_act", "silu")) not in ("silu", "swish"):

@@ -20,11 +20,14 @@ from checks.tensors import take_rows
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-ANCHORS = 256
-"""Anchors a text: a window keeps memory and time bounded however long the texts are."""
+ANCHORS, LEAST_ANCHORS = 256, 64
+"""Anchors a text: a window keeps memory and time bounded however long the texts are. A large draft gets fewer."""
 
-CONTEXT = 512
+CONTEXT = 256
 """Rows before the first anchor that attention may look back to."""
+
+BUDGET = 10**13
+"""Floating-point operations of one replay, which decide the window of a large draft: seconds on a server's CPUs."""
 
 GREEDY, NEXT_TOKEN = "the target's greedy token", "the next token of the text"
 
@@ -85,6 +88,11 @@ class Bench:
         """How many places that is in all."""
         return int(sum(flags.sum() for flags in self.valid))
 
+    @property
+    def cost(self) -> int:
+        """Floating-point operations of one run, about."""
+        return self.drafter.cost * self.steps * sum(stretch.last - stretch.first for stretch in self.stretches)
+
     def run(self, aux: Callable[[Stretch], Floats], tell: Callable[[int, int], None] | None = None) -> list[Hits]:
         """Hits [steps, A] of every stretch when `fc` reads the rows `aux` gives, [last, m*Ht]."""
         out = []
@@ -120,8 +128,10 @@ def bench(
         windows = ((text.open(), *_contiguous(text.positions), text) for text in texts)
     weight = _norm_weight(evidence, cache)
     masked = False
+    count = len(ids) if texts is None else len(texts)
+    anchors = int(np.clip(BUDGET // (drafter.cost * steps * max(count, 1)), LEAST_ANCHORS, ANCHORS))
     for sample, low, high, text in windows:
-        piece = _cut(sample, low, high, steps, weight is not None)
+        piece = _cut(sample, (low, high), steps, weight is not None, anchors)
         if piece is not None:
             masked = masked or sample.loss_mask is not None
             pieces.append((sample, text, *piece))
@@ -134,11 +144,14 @@ def bench(
     return Bench(drafter, tuple(stretches), steps, teacher, masked, damaged)
 
 
-def _cut(sample: Any, low: int, high: int, steps: int, has_teacher: bool) -> tuple[int, int, int, Flags] | None:
-    """(start, first, last, valid) of the stretch of rows low … high-1 that is replayed, or None when too short.
+def _cut(
+    sample: Any, rows: tuple[int, int], steps: int, has_teacher: bool, anchors: int
+) -> tuple[int, int, int, Flags] | None:
+    """(start, first, last, valid) of the stretch of these rows that is replayed, or None when too short.
 
     The anchor t needs rows up to t + steps, and one token more where the text itself is the teacher.
     """
+    low, high = rows
     end = high - steps - (0 if has_teacher else 1)
     if end <= low:
         return None
@@ -149,7 +162,7 @@ def _cut(sample: Any, low: int, high: int, steps: int, has_teacher: bool) -> tup
         if not len(trained):
             return None
         anchor = low + int(trained[0])
-    stop = min(anchor + ANCHORS, end)
+    stop = min(anchor + anchors, end)
     if stop <= anchor:
         return None
     start = max(low, anchor - CONTEXT)

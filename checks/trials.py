@@ -11,8 +11,11 @@ from checks.stretches import Bench
 
 States = tuple[int, ...]
 
-MOST = 60
-"""Wirings tried at most: each is one run of the draft over the shared texts."""
+LEAST, MOST = 20, 60
+"""Wirings tried at most: each is one run of the draft over the shared texts. A large draft gets fewer."""
+
+BUDGET = 10**14
+"""Floating-point operations of all the runs together."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,12 @@ def search(
     first; their intervals hold for all of them together.
     """
     n, top = reach
+    most = min(max(BUDGET // max(bench.cost, 1), LEAST), MOST)
     hits: dict[States, list[Hits]] = {}
     queue = legal((wiring for start in starts for wiring in candidates(start, n)), top, known)
     gained = 0.0
-    while queue and len(hits) < MOST:
-        for index, wiring in enumerate(queue[: MOST - len(hits)]):
+    while queue and len(hits) < most:
+        for index, wiring in enumerate(queue[: most - len(hits)]):
             hits[wiring] = run(wiring, index, len(queue))
         gains = {wiring: paired_gain(base, each, bench.valid, len(hits)) for wiring, each in hits.items()}
         leader = max(gains, key=lambda wiring: gains[wiring].mean)
