@@ -79,7 +79,9 @@ class DraftScreen(ConsoleScreen):
         assert session is not None
         draft, text = session.draft, self.query_one(ConfigText)
         if text.text != draft.staged and text.read_only:
+            line = first_difference(text.text, draft.staged)
             text.text = draft.staged
+            text.move_cursor((line, 0), center=True)
         text.border_title = one_line(draft.path)
         text.border_subtitle = (
             "editing: Esc ends" if not text.read_only else "staged, not written" if draft.dirty else "as on the host"
@@ -229,3 +231,11 @@ class DraftScreen(ConsoleScreen):
         except OPERATIONAL as error:
             self.console_app.fail("the config could not be read", error)
         self.console_app.publish(Topic.DRAFT)
+
+
+def first_difference(before: str, after: str) -> int:
+    """The first line, counted from 0, on which two texts differ; 0 when one is empty or they do not."""
+    if not before:
+        return 0
+    pairs = zip(before.splitlines(), after.splitlines(), strict=False)
+    return next((number for number, (old, new) in enumerate(pairs) if old != new), 0)

@@ -17,15 +17,15 @@ _DECODE = (
     ("queue", "queue {:>3}"),
     ("accept_len", "accept {:>5.2f}"),
     ("accept_rate_printed", "rate {:>4.2f}"),
-    ("throughput", "{:>8.1f} tok/s"),
+    ("throughput", "{:>7.1f} tok/s"),
     ("token_usage", "kv {:>4.2f}"),
 )
 _PREFILL = (
     ("running", "run {:>3}"),
     ("queue", "queue {:>3}"),
-    ("new_tokens", "new {:>6}"),
-    ("cached_tokens", "cached {:>6}"),
-    ("throughput", "{:>8.1f} tok/s"),
+    ("new_tokens", "new {:>5}"),
+    ("cached_tokens", "cached {:>5}"),
+    ("throughput", "{:>7.1f} tok/s"),
 )
 
 
@@ -46,7 +46,7 @@ def _columns(name: str, table: tuple[tuple[str, str], ...]) -> Callable[[Any], s
         clock = (event.time or "")[-8:]
         rank = " ".join(f"{key}{value}" for key, value in event.rank.items())
         cells = [template.format(value) for key, template in table if (value := getattr(event, key)) is not None]
-        return "  ".join(filter(None, [clock, rank, name, *cells]))
+        return " ".join(filter(None, [clock, rank, name, *cells]))
 
     return draw
 

@@ -23,6 +23,20 @@ from console.widgets.topline import elapsed_words
 _VERDICT_STYLES = {"PASS": "$success", "INFO": "$success", "WARN": "$warning", "FAIL": "bold $error"}
 
 
+# What was measured comes before why: at 80 columns it must be seen.
+_COLUMNS = (
+    (" ", 1),
+    ("run", 4),
+    ("state", 8),
+    ("verdict", 7),
+    ("accept", 6),
+    ("tok/s", 7),
+    ("when", 9),
+    ("why", 20),
+    ("config", 8),
+)
+
+
 class RunsScreen(ConsoleScreen):
     """The history of this deployment. Space marks a run, = compares the two marked last."""
 
@@ -47,17 +61,7 @@ class RunsScreen(ConsoleScreen):
     def on_mount(self) -> None:
         """Columns of the table."""
         table: DataTable[Content] = self.query_one("#runs", DataTable)
-        for title, width in (
-            (" ", 2),
-            ("run", 5),
-            ("when", 14),
-            ("state", 9),
-            ("why", 24),
-            ("verdict", 8),
-            ("accept", 7),
-            ("tok/s", 8),
-            ("config", 8),
-        ):
+        for title, width in _COLUMNS:
             table.add_column(title, width=width)
         super().on_mount()
 
@@ -88,12 +92,12 @@ class RunsScreen(ConsoleScreen):
         return [
             Content.styled(mark, "bold $warning"),
             Content(str(run.id)),
-            Content(f"{elapsed_words(time.time() - run.started)} ago"),
             Content(run.state),
-            Content(one_line(run.why)),
             Content.styled(verdict, _VERDICT_STYLES.get(verdict, "$foreground-muted")),
             Content.styled(_number(accept), "bold"),
             Content(_number(speed)),
+            Content(f"{elapsed_words(time.time() - run.started)} ago"),
+            Content(one_line(run.why)),
             Content.styled((run.config_sha or "")[:8], "$foreground-muted"),
         ]
 
