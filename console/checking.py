@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ async def run_on_host(host: Host, python: str, request: Mapping[str, Any]) -> As
     from remote import ship
     from remote.errors import CommandFailed
 
-    path = await ship.ship(host, checks_zipapp(), python)
+    path = await ship.ship(host, await asyncio.to_thread(checks_zipapp), python)
     refusal: ConsoleRefusal | None = None
     try:
         async with aclosing(ship.run_shipped(host, path, python, dict(request))) as lines:

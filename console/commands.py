@@ -19,6 +19,7 @@ from console.deployment import Deployment, deployment_names, load_deployment
 from console.errors import ConsoleError, DraftError, NotRun, Refused, UsageError
 from console.exits import Exit
 from console.masking import mask_argv
+from console.paths import config_dir
 from console.plain import one_line, plain
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def chosen(name: str | None, ssh_config: str | None = None) -> Deployment:
             raise UsageError(
                 f"which deployment? known: {', '.join(names)}"
                 if names
-                else "there is no deployment yet: write one (docs/deployment.md), or try `console demo`"
+                else f"there is no deployment yet: write {config_dir()}/NAME.toml with [host], [model] and [server], "
+                "or try `console demo`"
             )
         name = names[0]
     deployment = load_deployment(name)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 LINE_BYTES = 160
 """A generous mean length of a log line: how far before the end to begin for a number of lines."""
-_BATCH = 2000
+_AT_ONCE = 1 << 12
+"""Bytes parsed without a pause: some twenty lines, a millisecond or two."""
 
 
 class LineParser:
@@ -69,11 +70,13 @@ async def follow_events(
             if skip:
                 _, newline, data = data.partition(b"\n")
                 skip = not newline
-            events = parser.feed(data)
-            for begin in range(0, len(events), _BATCH):
-                yield events[begin : begin + _BATCH]
-                # A long backlog must not hold the loop: screens draw between two batches.
+            events: list[Any] = []
+            for begin in range(0, len(data), _AT_ONCE):
+                events += parser.feed(data[begin : begin + _AT_ONCE])
+                # A long backlog must not hold the loop: keys are read and screens drawn in between.
                 await asyncio.sleep(0)
+            if events:
+                yield events
 
 
 async def _begin(host: Host, path: str, tail: int) -> int:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _LIGHT_HEALTH = ("/ready", "/get_model_info", "/v1/models")
 _INFO = ("/server_info", "/get_server_info")
 _LIGHT_TIMEOUT = 3.0
-_RESCAN_S = 10.0
+_RESCAN_S = 60.0
+"""How often the records on the host are read again while nothing listens: a start by another console shows late."""
 
 
 class Server:
@@ -51,7 +52,9 @@ class Server:
         """See the record, process, port and health. The running command line wins over the file."""
         record = await self._find()
         if record is None:
-            self.last = ServerStatus(url=self.deployment.server.url)
+            # A crash stays on show until something else is seen.
+            if self.last.phase != "crashed":
+                self.last = ServerStatus(url=self.deployment.server.url)
             return self.last
         seen = await server.status(self.host, record)
         if not seen.alive:

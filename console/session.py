@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import json
 import os
@@ -14,7 +15,7 @@ from console.checking import Report, request_for, run_on_host
 from console.draft import DraftStage
 from console.errors import ConsoleError, DeploymentError, Refused
 from console.following import follow_events
-from console.launch import LaunchPlan, ServerStatus, flags_of, with_secrets
+from console.launch import LaunchPlan, ServerStatus, engine_part, flags_of, with_secrets
 from console.paths import history_file
 from console.runs import Run, RunHistory, sha_of
 from console.server import Server
@@ -64,6 +65,9 @@ class Session:
 
         Raises remote's errors: HostUnreachable, HostKeyUnknown, HostKeyChanged, AuthenticationFailed.
         """
+        for part in ("launch", "log"):
+            # The first import takes long enough to be felt; from here on it is there.
+            await asyncio.to_thread(engine_part, deployment.server.engine_name, part)
         spec = deployment.host
         config = [str(deployment.ssh_config)] if deployment.ssh_config else None
         host = await open_host(

@@ -237,6 +237,7 @@ async def test_a_crash_is_told_from_a_stop(session: Session) -> None:
         await asyncio.sleep(0.05)
     assert session.last_status.phase == "crashed"
     assert str(pid) in session.last_status.note
+    assert (await session.status()).phase == "crashed"
     assert (await session.runs.list("demo"))[0].state == "failed"
 
 
