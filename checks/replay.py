@@ -31,6 +31,12 @@ FEW = 64
 LEAST_GAIN = 0.02
 """Tokens a round: a certain gain smaller than this is no other wiring."""
 
+BLIND = 0.3
+"""Tokens a round: while another wiring may gain more than this, there are too few anchors for an all-clear."""
+
+WORTHLESS = 0.05
+"""Tokens a round: states that are worth no more than this are not read."""
+
 
 @check(ID, needs=(Need.DRAFT_WEIGHTS, Need.CACHE))
 def replay(evidence: Evidence) -> Iterator[Finding]:
@@ -53,7 +59,8 @@ def replay(evidence: Evidence) -> Iterator[Finding]:
     intervals hold for all tried wirings together.
 
     - another wiring gains, certainly and at least 0.02 tokens a round: FAIL, with its states and the ids for them.
-    - none does: PASS. What the engine feeds now is replayed as well, and the difference is what a fix is worth.
+    - none does, and none could by 0.3 tokens: PASS. What the engine feeds now is replayed as well, and the difference
+      is what a fix is worth.
     - the first step is certainly right less often than the most frequent token: FAIL. The draft, its token map, or the
       cache is broken or of another target.
     - states of other tokens would do as well as its own: WARN. The draft draws nothing from these states.
@@ -131,7 +138,7 @@ def _no_better_than_nothing(
     foreign = board.run(lambda stretch: np.roll(stretch.cached(cache.slots), stretch.last // 2, axis=0))
     worth = paired_gain(foreign, hits, board.valid)
     facts["worth_of_states"] = _estimate(worth)
-    if worth.low <= 0:
+    if not worth.low > 0 and worth.mean < WORTHLESS:
         return Verdict.WARN, "the draft does as well with the states of other tokens: it draws nothing from these"
     return Verdict.PASS, ""
 
@@ -139,6 +146,9 @@ def _no_better_than_nothing(
 def _against_others(evidence: Evidence, cache: Any, drafter: Drafter, facts: dict[str, Any], words: str) -> Finding:
     """Replay the captured texts under what the engine feeds and under other wirings."""
     capture = all_states_capture(evidence)
+    n = evidence.target.n if evidence.target is not None else None
+    if capture is not None and n is not None and capture.slots <= n:
+        capture = None  # the first layers only: neighbours and defaults are not all in it
     board = _shared(evidence, cache, drafter, capture) if capture is not None else None
     if capture is None or board is None:
         words = _served_only(evidence, cache, drafter, facts, words)
@@ -157,8 +167,7 @@ def _against_others(evidence: Evidence, cache: Any, drafter: Drafter, facts: dic
     facts["paired_on"] = {"samples": len(board.stretches), "anchors": board.anchors}
     words += _worth_of_fix(board, base, fed, run, facts)
     starts = [states for states in (named, believed, *fed.values()) if states is not None and max(states) <= top]
-    n = evidence.target.n if evidence.target is not None else top
-    trials = search(board, base, starts, (n, top), run, {named} if named else set())
+    trials = search(board, base, starts, (n if n is not None else top, top), run, {named} if named else set())
     facts["tried"] = len(trials)
     facts["wirings"] = [_wiring("cached", named, accept_length(base, board.valid), None)] + [
         _wiring("tried", trial.states, accept_length(trial.hits, board.valid), trial.gain) for trial in trials[:12]
@@ -173,6 +182,10 @@ def _against_others(evidence: Evidence, cache: Any, drafter: Drafter, facts: dic
             f"a round more than with {_csv(named) if named else 'the cached ones'}"
         )
         return _other_states(evidence, best.states, text, facts, words)
+    if not all(trial.gain.high < BLIND for trial in trials):
+        facts["needs"] = ["captures of more or longer cached texts"]
+        blind = f"too few places in the captured texts ({board.anchors}) to tell wirings apart"
+        return Finding(ID, Verdict.UNKNOWN, f"{words}; {blind}", facts)
     return Finding(ID, Verdict.PASS, f"{words}; none of {len(trials)} other wirings suits the draft better", facts)
 
 

@@ -125,6 +125,10 @@ def _without_engine(
             verdict = Verdict.WARN if claim.by == "deployment" else Verdict.FAIL
             facts["claimed"] = list(claim.states)
             return Finding(ID, verdict, f"{words}, and {claim.by} says the slots are {listed(claim.states)}", facts)
+    empty = [slot for slot in unclear if not np.isfinite(distances[slot])]
+    if empty:
+        words = f"slot {', '.join(map(str, empty))} of the cache is empty or not finite"
+        return Finding(ID, Verdict.FAIL, words, facts)
     if unclear:
         slots = ", ".join(f"slot {slot} ({number(distances[slot])})" for slot in unclear)
         needs = ["a capture from the engine (align.states)"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from checks.distance import common_prefix, relative, same_texts
+from checks.finding import Verdict
 from checks.naming import judge, name_served, name_slots
 from tests.checks import pair
 
@@ -162,3 +164,14 @@ def test_texts_are_paired_by_their_longest_common_beginning() -> None:
     pairs = list(same_texts(cached, [Sample([1] * 19 + [3, 5]), Sample([4] * 7), Sample([1] * 19 + [2])]))
     assert [(item.index, len(item.positions)) for item in pairs] == [(1, 20), (0, 20)]
     assert common_prefix(np.array([1, 2, 3]), np.array([1, 2, 4, 5])) == 2
+
+
+def test_a_reference_capture_of_the_first_layers_names_the_low_slot_only(tmp_path: Path) -> None:
+    low = pair.capture(tmp_path / "low", ks=(0, 1, 2, 3, 4, 5))
+    case = pair.Case(cache=pair.write_cache(tmp_path / "cache", (3, 7, 10)), captures=(replace(low, kind="reference"),))
+    naming = name_slots(case.evidence())
+    assert [slot.k for slot in naming.slots if slot.decided] == [3]
+    assert naming.partial
+    finding = case.only("align.states")
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "higher one" in finding.summary or "not decided" in finding.summary

@@ -259,3 +259,9 @@ def test_candidates_are_legal_and_hold_the_known_mistakes() -> None:
     assert {(2, 6, 9), (4, 8, 11), (0, 3, 7), (3, 8, 10), (10, 7, 3)} <= set(tried)
     assert all(0 <= k <= 12 for wiring in tried for k in wiring)
     assert len(tried) == len(set(tried))
+
+
+def test_too_few_captured_anchors_are_no_all_clear(tmp_path: Path) -> None:
+    finding = replayed(tmp_path, None, captures=(pair.capture(tmp_path / "one", texts=(0,)),))
+    assert finding.verdict is UNKNOWN
+    assert finding.evidence["needs"]
