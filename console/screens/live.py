@@ -13,6 +13,7 @@ from textual.widgets import Static
 
 from console import keys
 from console.glyphs import glyphs
+from console.plain import one_line
 from console.screens.base import ConsoleScreen
 from console.screens.dialogs import Line, Reading
 from console.screens.logline import log_line
@@ -70,6 +71,7 @@ class LiveScreen(ConsoleScreen):
             panel.set_class(wiring.state == BAD, "bad")
             panel.set_class(wiring.state == OK, "good")
             panel.border_title = wiring_title(wiring)
+            panel.border_subtitle = one_line(self.cockpit.error)[:100]
 
     def _draw_values(self) -> None:
         assert self.session is not None

@@ -90,7 +90,15 @@ def difference_rows(differences: Iterable[Difference]) -> list[Content]:
 
 def failure(error: BaseException) -> Content:
     """An error as its own words: what, why, what next; for a server that died, the end of its log."""
-    rows = [Content.styled(plain(str(error)), "$error")]
+    text = plain(str(error))
+    rows = [Content.styled(text, "$error")]
+    if "Traceback" in text:
+        # The last line says what happened; the way there is for whoever repairs it.
+        rows = [
+            Content.styled(text.strip().splitlines()[-1], "bold $error"),
+            Content(""),
+            Content.styled(text, "$foreground-muted"),
+        ]
     lines: Sequence[str] = getattr(error, "lines", ())
     if lines:
         rows += [
