@@ -77,9 +77,14 @@ def finding_lines(finding: Finding, colour: bool = False) -> list[str]:
 
 
 def evidence_rows(finding: Finding) -> list[tuple[str, str]]:
-    """The evidence as (name, value) rows, each on one line and cut at a readable width."""
+    """The evidence as (name, value) rows, each on one line and cut at a readable width.
+
+    What is nested (matrices, one object a slot) is for the screen and for --json, and left out here.
+    """
     rows = []
     for key, value in (finding.get("evidence") or {}).items():
+        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, (list, dict)) for one in value)):
+            continue
         shown = one_line(value) if isinstance(value, str) else one_line(json.dumps(value, ensure_ascii=False))
         rows.append(
             (one_line(str(key)), shown if len(shown) <= _EVIDENCE_WIDTH else shown[: _EVIDENCE_WIDTH - 1] + "…")

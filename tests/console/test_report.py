@@ -61,11 +61,15 @@ def test_exit_codes(verdicts: list[str], fail_on: str, strict: bool, code: Exit)
 
 def test_the_worst_comes_first_with_its_evidence_and_fix() -> None:
     text = report.to_text(
-        made(finding("cfg.a", "PASS"), finding("align.b", "FAIL", fix=FIX, evidence={"states": [0, 3]}))
+        made(
+            finding("cfg.a", "PASS"),
+            finding("align.b", "FAIL", fix=FIX, evidence={"states": [0, 3], "matrix": [[0.1]]}),
+        )
     )
     lines = text.splitlines()
     assert lines[0].startswith("FAIL")
     assert "        states: [0, 3]" in lines
+    assert "matrix" not in text
     assert "        fix: config.json /eagle_config/ids: [-1, 2, 30] → [2, 30, 58]" in lines
     assert "\x1b" not in text
     assert lines[-1].startswith("FAIL · 1 FAIL, 1 PASS · host gpu · sglang 0.5.12 (probed)")
