@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from textual import work
 from textual.app import App
+from textual.filter import LineFilter
 from textual.signal import Signal
 from textual.theme import Theme
 
 from console import feeds, keys, paths, theming
 from console.deployment import Deployment
 from console.errors import ConsoleError
+from console.glyphs import ASCII, glyphs
 from console.screens.checks import ChecksScreen
 from console.screens.dialogs import Question, Reading
 from console.screens.draft import DraftScreen
@@ -23,6 +25,7 @@ from console.screens.words import command_log, failure, help_text, restart_quest
 from console.session import Session
 from console.state import Cockpit
 from console.topics import Topic
+from console.widgets.ascii import AsciiFilter
 from remote.errors import HostKeyUnknown
 
 REDRAW_PERIOD = 0.1  # seconds; what the screens show changes at most ten times a second
@@ -56,6 +59,11 @@ class ConsoleApp(App[None]):
         for name, values in theming.read_themes(paths.config_dir() / "themes"):
             self.register_theme(Theme(name=name, **values))
         self.theme = theming.DEFAULT
+        self._ascii = [AsciiFilter()] if glyphs() is ASCII else []
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Where the locale is not UTF-8, the last filter leaves ASCII only."""
+        return [*super().get_line_filters(), *self._ascii]
 
     def on_mount(self) -> None:
         """Connect at once; the screen is there before the host answers."""

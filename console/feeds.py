@@ -84,19 +84,20 @@ async def run_checks(session: Session, cockpit: Cockpit, only: tuple[str, ...], 
 async def first_look(session: Session, cockpit: Cockpit, publish: Publish) -> None:
     """Learn the wiring by itself once the server is up, so that the strip is red before anybody asks.
 
-    Only what is quick; a server that cannot be asked leaves the strip unknown, which is not a failure to report.
+    Only what is quick; a server that cannot be asked leaves the strip unknown, and the panel says why.
     """
     while not session.last_status.healthy:
         await asyncio.sleep(STATUS_PERIOD / 3)
-    if cockpit.board.started:
-        return
+    await _look(session, cockpit, publish)
+
+
+async def _look(session: Session, cockpit: Cockpit, publish: Publish) -> None:
     try:
         async for _ in session.check(only=FIRST_LOOK, samples=2):
             pass
     except OPERATIONAL as error:
         cockpit.error = str(error)
     publish(Topic.CHECKS)
-    publish(Topic.STATUS)
 
 
 async def restart(
@@ -116,6 +117,7 @@ async def restart(
         await session.restart(reason, on_step, staged, last_good=last_good, finding=cockpit.causing)
         cockpit.causing, cockpit.overrides = None, {}
         timeline.end()
+        await _look(session, cockpit, publish)
     except OPERATIONAL as error:
         timeline.end(str(error))
         fail("the server did not come up", error)
