@@ -55,7 +55,9 @@ async def script_python(host: Host) -> str:
     """A Python for our own small programs: the one the deployment names, else the host's. Raises PythonMissing."""
     if "script_python" not in host.facts:
         named = [await resolve(host, host.python)] if host.python else []
-        found = await host.run(["sh", "-c", _FIND, "sh", *named, "python3", "/usr/bin/python3", "python"], check=False)
+        names = [*named, "python3", "/usr/bin/python3", "python"]
+        shown = ["command", "-v", *names]
+        found = await host.run(["sh", "-c", _FIND, "sh", *names], check=False, shown=shown)
         path = found.stdout.decode("utf-8", "replace").strip()
         if found.returncode != 0 or not path:
             raise PythonMissing(host.python or "python3", host.name, "no Python 3.9 or newer was found there")

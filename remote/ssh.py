@@ -153,7 +153,7 @@ class SshHost(CommandHost):
         self._opening = asyncio.Lock()
         self._sessions = asyncio.Semaphore(SESSIONS)
         self._keeper: asyncio.Task[None] | None = None
-        self._closed = False
+        self._closed = self._was_open = False
         self.state.connected = False
 
     async def connect(self) -> asyncssh.SSHClientConnection:
@@ -170,6 +170,8 @@ class SshHost(CommandHost):
                     raise
                 self.state.connected, self.state.problem, self.state.attempts = True, "", 0
                 self.state.saw_bytes()
+                self.state.reconnects += self._was_open
+                self._was_open = True
                 if self._keeper is None:
                     self._keeper = asyncio.create_task(self._keep())
             return self._connection
@@ -251,7 +253,6 @@ class SshHost(CommandHost):
             while not self._closed and self._connection is None:
                 try:
                     await self.connect()
-                    self.state.reconnects += 1
                 except PERMANENT:
                     # Trying on would hammer a host that refuses us; the next command tries, and says why it fails.
                     self._keeper = None

@@ -267,16 +267,18 @@ async def openssh_server(folder: Path) -> AsyncIterator[SshServer]:
         for pid in _children(daemon.pid):
             # The unprivileged half of a connection is a child of the privileged one.
             for each in [*_children(pid), pid]:
-                if b"sshd" in Path(f"/proc/{each}/cmdline").read_bytes():
-                    with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(OSError):
+                    if b"sshd" in Path(f"/proc/{each}/cmdline").read_bytes():
                         os.kill(each, signal.SIGKILL)
 
     async def stop() -> None:
         assert daemon
-        await drop()
-        if daemon.returncode is None:
-            daemon.kill()
-            await daemon.wait()
+        try:
+            await drop()
+        finally:
+            if daemon.returncode is None:
+                daemon.kill()
+                await daemon.wait()
 
     await start()
     try:
