@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_VENV ?= .venv-torch
+SGLANG_VENV ?= .venv-sglang
+VLLM_VENV ?= .venv-vllm
 JOBS ?= 2
 # Ordinary pytest arguments: make test ARGS="tests/remote -k lock"
 ARGS ?=
@@ -22,7 +24,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-py39 lint format bench screenshots clean python-new-enough
+.PHONY: help demo test test-torch test-engines test-py39 lint format bench screenshots clean python-new-enough
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +37,10 @@ test: $(VENV)/.stamp-test  ## the default suite
 
 test-torch: $(TORCH_VENV)/.stamp  ## the tests that compare with torch and transformers
 	$(TORCH_BIN)/python -m pytest -m torch $(ARGS)
+
+test-engines: $(VENV)/.stamp-test $(SGLANG_VENV)/.stamp $(VLLM_VENV)/.stamp  ## the tests on SGLang and vLLM themselves
+	SGLANG_PYTHON=$(abspath $(SGLANG_VENV))/bin/python VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python \
+		$(BIN)/python -m pytest -m engines $(ARGS)
 
 test-py39: $(VENV)/.stamp-test  ## checks as the host runs it, under Python 3.9 (PYTHON39=PATH names one)
 	$(BIN)/python -m tests.repo.oldest_python $(PYTHON39)
@@ -84,3 +90,19 @@ $(TORCH_VENV)/.stamp: pyproject.toml | python-new-enough
 	$(PYTHON) -m venv $(TORCH_VENV)
 	$(TORCH_BIN)/python $(PIP) '$(TORCH)' '$(TRANSFORMERS)' --editable '.[test]'
 	@touch $@
+
+# A half-made environment has no stamp: the next run mends it, and until then make says what pip could not get.
+$(SGLANG_VENV)/.stamp: $(addprefix tests/engines/requirements-,sglang.txt sglang-alone.txt) | python-new-enough
+	$(PYTHON) -m venv $(SGLANG_VENV)
+	$(SGLANG_VENV)/bin/python $(PIP) --requirement tests/engines/requirements-sglang.txt || $(NO_ENGINE)
+	$(SGLANG_VENV)/bin/python $(PIP) --no-deps --requirement tests/engines/requirements-sglang-alone.txt || $(NO_ENGINE)
+	@touch $@
+
+# What vLLM installs for images and sound is built for CUDA and does not load beside torch for the CPU; nothing uses it.
+$(VLLM_VENV)/.stamp: tests/engines/requirements-vllm.txt | python-new-enough
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python $(PIP) --requirement tests/engines/requirements-vllm.txt || $(NO_ENGINE)
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+NO_ENGINE = { echo "make: the packages of an engine could not be had (pip says why), so nothing was tested on it" >&2; exit 2; }
