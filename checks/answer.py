@@ -91,14 +91,11 @@ def _inputs(evidence: Evidence) -> dict[str, Any]:
 
 def _caches(evidence: Evidence) -> list[dict[str, Any]]:
     request = evidence.request
-    try:
-        opened = evidence.caches
-    except CheckError:
-        opened = ()
-    # One cache that cannot be opened leaves all of them unopened: they are listed as given, with what is known.
     out = []
     for index, item in enumerate(request.caches):
-        cache = opened[index] if index < len(opened) else None
+        # One that cannot be opened is listed as it was given, with what is known.
+        opened = evidence.cache_at(index)
+        cache = None if isinstance(opened, CheckError) else opened
         files = cache.files if cache is not None else 0
         out.append(
             {

@@ -5,7 +5,9 @@ CheckError
 ├── NoSuchCheck      a check was named that the catalog does not have (exit 2)
 ├── Unreadable       one input exists and cannot be read as what it claims to be
 │   ├── BadConfig        a config.json that is not a JSON object
-│   ├── BadTensors       a truncated or malformed safetensors file, or a tensor it promises and lacks
+│   ├── BadTensors       a truncated or malformed tensor file, or a tensor it promises and lacks
+│   │   ├── OtherShape       a cached file that is whole, and of another layout or width than the rest of its cache
+│   │   └── Unpaired         a cached file whose ids and states are not of one length
 │   └── UnknownLayout    a cache whose layout no reader recognises
 ├── NeedsLibrary     reading it takes a library this python does not have (torch for pickled caches)
 ├── PatchFailed      a JSON Patch that does not fit the config it is applied to
@@ -37,6 +39,18 @@ class BadConfig(Unreadable):
 
 class BadTensors(Unreadable):
     """A truncated or malformed tensor file."""
+
+
+class OtherShape(BadTensors):
+    """A cached file unlike the rest of its cache; `found` says what it holds."""
+
+    def __init__(self, message: str, found: str) -> None:
+        super().__init__(message)
+        self.found = found
+
+
+class Unpaired(BadTensors):
+    """A cached file whose token ids and states are not of one length."""
 
 
 class UnknownLayout(Unreadable):

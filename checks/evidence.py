@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Any, TypeVar
 
-from checks.caches import Cache, open_cache
+from checks.caches import Cache, Hints, open_cache
 from checks.capture_folder import Capture, open_capture
 from checks.draft import Draft, open_draft
 from checks.engines import Engine, engines_for
-from checks.errors import CheckError
+from checks.errors import CheckError, NotRunnable, UnknownLayout
 from checks.request import Request, given_path
 from checks.target import Target, open_target
 
@@ -77,8 +78,13 @@ class Evidence:
 
     @property
     def caches(self) -> tuple[Cache, ...]:
-        """Every cache given, recognised. Raises UnknownLayout or NeedsLibrary."""
-        return self.memo("caches", self._open_caches)
+        """The caches given that could be recognised. Raises the first one's CheckError when none of them could."""
+        opened = [self.cache_at(index) for index in range(len(self._cache_paths))]
+        caches = tuple(item for item in opened if isinstance(item, Cache))
+        failures = [item for item in opened if isinstance(item, CheckError)]
+        if failures and not caches:
+            raise failures[0]
+        return caches
 
     @property
     def captures(self) -> tuple[Capture, ...]:
@@ -89,6 +95,22 @@ class Evidence:
     def engines(self) -> tuple[Engine, ...]:
         """The engines to judge for: those given, else the one that runs or is installed."""
         return self.memo("engines", lambda: engines_for(self))
+
+    def cache_at(self, index: int) -> Cache | CheckError:
+        """The cache given as the `index`-th, or why it cannot be opened. Raises NotRunnable."""
+
+        def open_one() -> Cache | CheckError:
+            path, item = self._cache_paths[index]
+            if path is None:
+                return UnknownLayout("a cache without a path was given")
+            try:
+                return open_cache(path, item.layout, item.states, hints=self._hints())
+            except NotRunnable:
+                raise
+            except CheckError as error:
+                return error
+
+        return self.memo(("cache", index), open_one)
 
     # -- services for checks -----------------------------------------------------------------------------------
 
@@ -122,9 +144,15 @@ class Evidence:
         if self._progress is not None:
             self._progress(self._check, done, total, note)
 
-    def _open_caches(self) -> tuple[Cache, ...]:
-        slots = self.draft.slots if self.draft is not None else 0
-        return tuple(open_cache(path, item.layout, item.states, slots) for path, item in self._cache_paths if path)
+    def _hints(self) -> Hints:
+        """What draft and target say that helps to take a cache apart; a damaged one says nothing."""
+        slots = hidden = vocab = layers = 0
+        with suppress(CheckError):
+            slots = self.draft.slots if self.draft is not None else 0
+        with suppress(CheckError):
+            if self.target is not None:
+                hidden, vocab, layers = self.target.hidden, self.target.vocab, self.target.n
+        return Hints(slots=slots, hidden=hidden, vocab=vocab, layers=layers)
 
     def _open_captures(self) -> tuple[Capture, ...]:
         given = tuple(open_capture(path) for path in self._capture_paths if path)

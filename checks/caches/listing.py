@@ -1,4 +1,4 @@
-"""The files of a cache: found one or two folders deep, in the order of their numbers."""
+"""The files of a cache: found a few folders deep, in the order of their numbers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from pathlib import Path
 from checks.errors import NotRunnable
 
 SUFFIXES = (".safetensors", ".pt", ".ckpt", ".ckpt.gz")
-# Folders of groups, as rows_0-2000/ or hidden_states/; a cache is never deeper.
-DEPTH = 2
+# Folders of groups, as rows_0-2000/, hidden_states/ or sharegpt_0_999_mufp16/3/; a cache is never deeper.
+DEPTH = 3
+
+# Files that stand among samples and are none: vocabulary maps, the target's embedding, counts of tokens, the trainer.
+NOT_SAMPLES = re.compile(
+    r"(vocab_mapping|cache|token_freq|target_embeddings|training_state|optimizer|scheduler|d2t|t2d)"
+    r"\.(pt|ckpt|safetensors)"
+)
 
 
 @dataclass(frozen=True)
@@ -25,9 +31,21 @@ class Listing:
     files: tuple[Path, ...]
     others: tuple[str, ...]
 
-    def having(self, suffix: str) -> tuple[Path, ...]:
-        """The sample files with this suffix."""
-        return tuple(file for file in self.files if file.name.endswith(suffix))
+    def having(self, *suffixes: str) -> tuple[Path, ...]:
+        """The sample files with one of these suffixes."""
+        return tuple(file for file in self.files if file.name.endswith(suffixes))
+
+    def side(self, name: str) -> Path | None:
+        """A side file by name: beside the samples, else at the top of the cache."""
+        top = self.path if self.path.is_dir() else self.path.parent
+        return next((folder / name for folder in (self.folder, top) if (folder / name).is_file()), None)
+
+    def label(self, path: Path) -> str:
+        """The file's name within the cache, for people: data_3.ckpt of two folders are two files."""
+        try:
+            return path.relative_to(self.path).as_posix() if path != self.path else path.name
+        except ValueError:
+            return path.name
 
 
 def list_files(path: Path) -> Listing:
@@ -38,12 +56,18 @@ def list_files(path: Path) -> Listing:
     found: list[Path] = []
     others: list[str] = []
     for entry in _walk(path, DEPTH):
-        if entry.name.endswith(SUFFIXES):
+        if entry.name.endswith(SUFFIXES) and not NOT_SAMPLES.fullmatch(entry.name):
             found.append(Path(entry.path))
         elif len(others) < 100:
             others.append(entry.name)
-    found.sort(key=lambda file: [_numbers(part) for part in file.parts])
+    found.sort(key=lambda file: [numbers(part) for part in file.parts])
     return Listing(path, found[0].parent if found else path, tuple(found), tuple(sorted(others)))
+
+
+def numbers(text: str) -> tuple[tuple[int, str], ...]:
+    """A sort key that puts data_2 before data_10."""
+    parts = re.split(r"([0-9]{1,18})", text)
+    return tuple((int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts))
 
 
 def _walk(folder: Path, depth: int) -> Iterator[os.DirEntry[str]]:
@@ -63,9 +87,3 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
             return [entry for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
         raise NotRunnable(f"{folder}: cannot be listed: {error.strerror or error}") from None
-
-
-def _numbers(text: str) -> tuple[tuple[int, str], ...]:
-    """A sort key that puts data_2 before data_10."""
-    parts = re.split(r"([0-9]{1,18})", text)
-    return tuple((int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts))

@@ -1,122 +1,80 @@
-"""The speculators >= 0.5 layout: safetensors with `hidden_states [S, m+1, H]` and `token_ids [S]`, by any name.
+"""The speculators >= 0.5 layout: `hs_{i}.safetensors` with `hidden_states [S, m+1, H]` and `token_ids [S]`.
 
-The same two keys are what vLLM's hidden-states connector writes; speculators moves those files to `hs_{i}.safetensors`
-beside an arrow dataset, which keeps the loss mask. No file says which states it holds. In speculators' own files the
-last block is the final state before the norm; in a file by any other name it is one unless the draft reads as many
-states as there are blocks. What the user names decides over both.
+They are files of vLLM's connector, moved beside an arrow dataset whose row i holds the same ids and the loss mask. The
+last block is the final state before the norm. No file says which states the others are.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
-from pathlib import Path
+import re
+from collections.abc import Callable
+from dataclasses import replace
 
-import numpy as np
+from checks.caches.arrowfile import Rows, open_rows
+from checks.caches.cache import Cache, CacheSample, Look, Place
+from checks.caches.layout import Layout
+from checks.caches.vllm import is_own, parts
+from checks.errors import NeedsLibrary, Unreadable
+from checks.tensors import Floats, Ids
 
-from checks.caches.cache import Cache, CacheSample, claimed
-from checks.caches.listing import Listing
-from checks.errors import BadTensors
-from checks.tensors import Floats, Ids, TensorInfo, read_header, read_rows, read_slot_rows
-
-STATES, IDS, MASK = "hidden_states", "token_ids", "loss_mask"
-_FLOATS = ("BF16", "F16", "F32", "F64")
-_INTEGERS = ("I64", "I32", "U8", "BOOL")
-
-# How many files may be damaged or foreign before the folder as a whole is taken to be something else.
-_TRIES = 8
+_NAME = re.compile(r"hs_([0-9]{1,15})\.safetensors")
 
 
 class _Reader:
     layout = "speculators"
 
-    def open(self, listing: Listing, states: tuple[int, ...], slots: int) -> Cache | None:
-        files = listing.having(".safetensors")
-        first = _first(files)
-        if first is None:
+    def open(self, look: Look) -> Cache | None:
+        """Files called hs_{i}, with the dataset beside them where it can be read."""
+        layout = Layout(self.layout, (".safetensors",), "pre", lambda value, hints: parts(value, hints, True))
+        cache = layout.open(look) if is_own(look) else None
+        if cache is None:
             return None
-        blocks, hidden = first.shape[1:]
-        own = first.file.name.startswith("hs_")
-        with_final = blocks > 1 and blocks != len(states) and (own or blocks != slots)
-        # A file that is not speculators' own promises nothing of the last block's norm.
-        final = "none" if not with_final else "pre" if own else "unknown"
-        aux = blocks - 1 if with_final else blocks
-        return Cache(
-            listing.path, self.layout, files, aux, hidden, final, claimed(states, None), _Open(aux, hidden, with_final)
-        )
+        try:
+            rows = open_rows(look.listing.folder)
+        except (NeedsLibrary, Unreadable) as error:
+            return replace(cache, note=f"the loss masks were not read: {error}")
+        return replace(cache, open_sample=_open_with(cache.open_sample, rows)) if rows is not None else cache
 
 
-class _Open:
-    """Opens a sample and holds it to the shape the first file had."""
+def _open_with(open_sample: Callable[[Place], CacheSample], rows: Rows) -> Callable[[Place], CacheSample]:
+    def open_both(place: Place) -> CacheSample:
+        sample = open_sample(place)
+        named = _NAME.fullmatch(place.path.name)
+        return _WithRow(sample, rows, int(named.group(1))) if named else sample
 
-    def __init__(self, aux: int, hidden: int, with_final: bool) -> None:
-        self._aux = aux
-        self._hidden = hidden
-        self._with_final = with_final
-
-    def __call__(self, path: Path) -> CacheSample:
-        header = read_header(path)
-        states = _fits(header)
-        if states is None:
-            raise BadTensors(f"{path}: has no {STATES} [S, m, H] and {IDS} [S], unlike the rest of the cache")
-        expected = (self._aux + self._with_final, self._hidden)
-        if states.shape[1:] != expected:
-            raise BadTensors(
-                f"{path}: {STATES} is {list(states.shape)}, and the rest of the cache [S, {expected[0]}, {expected[1]}]"
-            )
-        return _Sample(path, header, self._aux, self._with_final)
+    return open_both
 
 
-class _Sample(CacheSample):
-    def __init__(self, path: Path, header: dict[str, TensorInfo], aux: int, with_final: bool) -> None:
-        self.name = path.name
-        self._header = header
-        self._aux = aux
-        self._with_final = with_final
+class _WithRow(CacheSample):
+    """A file and the row of the dataset that its number names."""
 
-    @cached_property
+    def __init__(self, sample: CacheSample, rows: Rows, index: int) -> None:
+        self.name = sample.name
+        self._sample = sample
+        self._rows = rows
+        self._index = index
+
+    @property
     def token_ids(self) -> Ids:
-        info = self._header[IDS]
-        return np.asarray(read_rows(info, 0, info.rows), dtype=np.int64)
+        return self._sample.token_ids
 
-    @cached_property
+    @property
     def loss_mask(self) -> Ids | None:
-        info = self._header.get(MASK)
-        if info is None or info.dtype not in _INTEGERS or info.shape != self._header[IDS].shape:
-            return None
-        return np.asarray(read_rows(info, 0, info.rows), dtype=np.int64)
+        own = self._sample.loss_mask
+        return own if own is not None else self._rows.read(self._index, "loss_mask")
+
+    def paired_ids(self, offset: int = 0) -> Ids | None:
+        return self._rows.read(self._index + offset, "input_ids")
+
+    @property
+    def dtype(self) -> str:
+        return self._sample.dtype
 
     def slot(self, index: int, start: int, stop: int) -> Floats:
-        if not 0 <= index < self._aux:
-            raise BadTensors(f"{self.name}: has no aux slot {index}, only {self._aux}")
-        return read_slot_rows(self._header[STATES], start, stop, index)
+        return self._sample.slot(index, start, stop)
 
     def final(self, start: int, stop: int) -> Floats | None:
-        return read_slot_rows(self._header[STATES], start, stop, self._aux) if self._with_final else None
-
-
-def _first(files: tuple[Path, ...]) -> TensorInfo | None:
-    """The states of the first file of this layout. One damaged file must not hide a cache; all damaged ones do."""
-    damaged: BadTensors | None = None
-    for file in files[:_TRIES]:
-        try:
-            states = _fits(read_header(file))
-        except BadTensors as error:
-            damaged = damaged or error
-            continue
-        if states is not None:
-            return states
-    if damaged is not None:
-        raise damaged
-    return None
-
-
-def _fits(header: dict[str, TensorInfo]) -> TensorInfo | None:
-    """The states when the header is of this layout; keys beyond the two are no hindrance."""
-    states, ids = header.get(STATES), header.get(IDS)
-    if states is None or ids is None or len(states.shape) != 3 or len(ids.shape) != 1:
-        return None
-    right = states.dtype in _FLOATS and ids.dtype in _INTEGERS and states.shape[0] == ids.shape[0]
-    return states if right and states.shape[1] > 0 and states.shape[2] > 0 else None
+        return self._sample.final(start, stop)
 
 
 READER = _Reader()

@@ -1,27 +1,52 @@
 """Files that torch wrote: the only module that imports torch, and only `weights_only` loads.
 
-torch is needed where such a file is looked into, so its import waits for that, and its absence is NeedsLibrary.
+torch is needed where such a file is looked into, so its import waits for that, and its absence is NeedsLibrary. A
+compressed file is unpacked, up to a limit, into a temporary one that is gone when its tensors are.
 """
 
 from __future__ import annotations
 
+import gzip
+import os
 import pickle
 import struct
+import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from checks.caches.array import MAX_TOKENS, Array, Value
 from checks.errors import BadTensors, NeedsLibrary
-from checks.tensors import Floats
+from checks.tensors import Floats, Ids
 
 # What torch.load and the readers beneath it raise on files that are no torch archive, or hold more than plain values.
 _DAMAGE = (
     *(RuntimeError, ValueError, EOFError, KeyError, AttributeError, TypeError, IndexError, AssertionError),
-    *(pickle.UnpicklingError, zipfile.BadZipFile, struct.error),
+    *(pickle.UnpicklingError, zipfile.BadZipFile, struct.error, OverflowError, MemoryError, ImportError),
 )
+
+MAX_UNPACKED = 8 << 30
+"""A sample of 32 000 tokens at four states of 16 384 is 4 GB; what unpacks to more than twice that is no sample."""
+
+_PIECE = 1 << 20
+
+# torch's names of dtypes as safetensors spells them.
+_DTYPES = {
+    "bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+
+# Plain values are kept: layouts carry ids and lengths in them. Anything else is named by its type.
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def load_arrays(path: Path) -> Value:
+    """What a torch file holds, its tensors as arrays mapped from the file. Raises NeedsLibrary, BadTensors."""
+    value: Value = _arrays(load(path), path, 0)
+    return value
 
 
 def load(path: Path) -> Any:
@@ -31,34 +56,95 @@ def load(path: Path) -> Any:
     """
     torch = _torch(path)
     try:
-        return torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
+        if path.name.endswith(".gz"):
+            return _load_packed(torch, path)
+        # Files of before torch 1.6 are bare pickles, which cannot be mapped.
+        with path.open("rb") as file:
+            mapped = file.read(2) != b"\x80\x02"
+        return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
     except OSError as error:
         raise BadTensors(f"{path}: cannot be read: {error.strerror or error}") from None
     except _DAMAGE as error:
         raise _bad(path, error) from None
 
 
-def is_tensor(value: object) -> bool:
-    """Whether it is a torch tensor, told without importing torch."""
-    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "dtype") and hasattr(value, "shape")
+class TorchArray(Array):
+    """A tensor; numpy has no bfloat16, so torch converts what is read."""
+
+    def __init__(self, tensor: Any, path: Path) -> None:
+        self._tensor = tensor
+        self._path = path
+        self.shape = tuple(int(length) for length in tensor.shape)
+        name = str(tensor.dtype).rpartition(".")[2]
+        strange = str(tensor.layout) != "torch.strided" or tensor.is_quantized or tensor.is_meta
+        self.dtype = f"{tensor.layout} {name}" if strange else _DTYPES.get(name, name)
+
+    def at(self, index: int) -> TorchArray:
+        if not self.shape or not 0 <= index < self.shape[0]:
+            raise BadTensors(f"{self._path}: a tensor {self.words} has no row {index}")
+        return TorchArray(self._tensor[index], self._path)
+
+    def read(self, start: int, stop: int, low: int, high: int) -> Floats:
+        if not self.floating or high <= low or high > self.width or len(self.shape) < 2:
+            raise BadTensors(f"{self._path}: a tensor {self.words} has no columns {low} to {high} of numbers")
+        start, stop = max(start, 0), max(min(stop, self.shape[0]), max(start, 0))
+        try:
+            part = self._tensor[start:stop]
+            part = part if part.dim() == 2 else part.reshape(stop - start, self.width)
+            return np.ascontiguousarray(part[:, low:high].detach().float().numpy())
+        except _DAMAGE as error:
+            raise _bad(self._path, error) from None
+
+    def integers(self) -> Ids:
+        if not self.whole or self._tensor.numel() > MAX_TOKENS:
+            raise BadTensors(f"{self._path}: a tensor {self.words} stands where the integers of one text should")
+        try:
+            return np.asarray(self._tensor.detach().numpy(), dtype=np.int64).reshape(-1)
+        except _DAMAGE as error:
+            raise _bad(self._path, error) from None
 
 
-def rows(tensor: Any, start: int, stop: int) -> Floats:
-    """Rows of a tensor as float32; numpy has no bfloat16, so torch converts."""
-    return np.ascontiguousarray(tensor[max(start, 0) : stop].detach().float().numpy())
+def _arrays(value: Any, path: Path, depth: int) -> Any:
+    if _is_tensor(value):
+        return TorchArray(value, path)
+    if depth < 3 and isinstance(value, dict):
+        return {str(key): _arrays(item, path, depth + 1) for key, item in value.items()}
+    if depth < 3 and isinstance(value, (list, tuple)):
+        return [_arrays(item, path, depth + 1) for item in value]
+    return value if isinstance(value, _PLAIN) else type(value).__name__
 
 
-def integers(tensor: Any) -> npt.NDArray[np.int64]:
-    """A tensor of integers or bool as int64."""
-    return np.asarray(tensor.detach().numpy(), dtype=np.int64)
+def _is_tensor(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "layout") and hasattr(value, "shape")
 
 
-def describe_file(path: Path) -> list[str]:
-    """Keys, shapes and dtypes of a torch file, one text each. Raises NeedsLibrary, BadTensors."""
-    value = load(path)
-    if isinstance(value, dict):
-        return [f"{key} {_describe(item)}" for key, item in value.items()]
-    return [_describe(value)]
+def _load_packed(torch: Any, path: Path) -> Any:
+    # Unlinked while it is mapped: the space is given back with the tensors.
+    handle, name = tempfile.mkstemp(prefix="checks-", suffix=".ckpt")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            _unpack(path, out)
+        return torch.load(name, map_location="cpu", weights_only=True, mmap=True)
+    finally:
+        os.unlink(name)
+
+
+def _unpack(path: Path, out: Any) -> None:
+    done = 0
+    try:
+        with gzip.open(path, "rb") as packed:
+            while True:
+                piece = packed.read(_PIECE)
+                if not piece:
+                    return
+                done += len(piece)
+                if done > MAX_UNPACKED:
+                    raise BadTensors(f"{path}: unpacks to more than {MAX_UNPACKED >> 30} GB: not a sample of a cache")
+                out.write(piece)
+    except EOFError:
+        raise BadTensors(f"{path}: truncated: its gzip stream ends early ({done} bytes came out of it)") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise BadTensors(f"{path}: not a gzip file, or a damaged one: {str(error)[:120]}") from None
 
 
 def _torch(path: Path) -> Any:
@@ -76,12 +162,3 @@ def _torch(path: Path) -> Any:
 def _bad(path: Path, error: BaseException) -> BadTensors:
     first = (str(error) or type(error).__name__).splitlines()[0]
     return BadTensors(f"{path}: not a torch file that can be read with weights_only: {first[:160]}")
-
-
-def _describe(value: object) -> str:
-    if is_tensor(value):
-        tensor: Any = value
-        return f"{list(tensor.shape)} {str(tensor.dtype).rpartition('.')[2]}"
-    if isinstance(value, (list, tuple)):
-        return f"list of {len(value)}" + (f" of {_describe(value[0])}" if value else "")
-    return type(value).__name__

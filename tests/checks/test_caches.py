@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from checks.caches import layouts, open_cache
-from checks.caches.cache import spread
+from checks.caches.cache import Place, spread
 from checks.errors import BadTensors, NeedsLibrary, UnknownLayout
 from tests.checks.files import sample, write_cache, write_tensors
 
@@ -38,7 +38,7 @@ def test_the_safetensors_layout_is_read_slot_by_slot(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["{}.safetensors", "cmpl-{}-ab.safetensors", "model-{}.safetensors"])
 def test_renamed_files_are_recognised_by_their_keys(tmp_path: Path, name: str) -> None:
     cache = open_cache(write_cache(tmp_path / "c", name=name))
-    assert (cache.layout, cache.files, cache.slots, cache.final) == ("speculators", 5, 3, "unknown")
+    assert (cache.layout, cache.files, cache.slots, cache.final) == ("vllm", 5, 3, "unknown")
 
 
 def test_one_file_is_a_cache(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_files_lie_one_folder_deeper_and_in_the_order_of_their_numbers(tmp_path:
     write_cache(tmp_path / "prepared" / "hidden_states", files=12)
     (tmp_path / "prepared" / "dataset_info.json").write_text("{}")
     cache = open_cache(tmp_path / "prepared")
-    assert [item.name for item in cache.samples(0, 0)] == [f"hs_{index}.safetensors" for index in range(12)]
+    assert [item.name for item in cache.samples(0, 0)] == [f"hidden_states/hs_{i}.safetensors" for i in range(12)]
 
 
 def test_a_bare_dump_of_as_many_blocks_as_the_draft_reads_has_no_final_state(tmp_path: Path) -> None:
@@ -124,12 +124,13 @@ def test_an_empty_folder_and_a_wrong_layout_are_named(tmp_path: Path) -> None:
 
 
 def test_each_reader_module_is_found_by_being_there() -> None:
-    assert layouts() == ("speculators", "speculators-v1")
+    assert len(layouts()) == len(set(layouts())) == 15
+    assert {"specforge", "speculators", "speculators-v1", "vllm", "deepspec"} < set(layouts())
 
 
 def test_samples_are_spread_and_the_same_for_the_same_seed() -> None:
-    paths = [Path(str(index)) for index in range(1000)]
-    chosen = [int(str(path)) for path in spread(paths, 10, seed=3)]
+    paths = [Place(Path(str(index))) for index in range(1000)]
+    chosen = [int(str(place.path)) for place in spread(paths, 10, seed=3)]
     assert [index // 100 for index in chosen] == list(range(10))
     assert spread(paths, 10, seed=3) == spread(paths, 10, seed=3) != spread(paths, 10, seed=4)
     assert spread(paths, 0, seed=0) == tuple(paths) == spread(paths, 1000, seed=0)

@@ -93,8 +93,9 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "c", files=1)
     torch.save({"hidden_states": Trap()}, folder / "data_0.pt")
     with pytest.raises(BadTensors, match="weights_only"):
-        open_cache(folder)
+        open_cache(folder).samples(0, 0)[0]
     (folder / "data_0.pt").write_bytes(pickle.dumps(Trap()))
+    (folder / "data_config.json").unlink()
     with pytest.raises(BadTensors):
         open_cache(folder)
 
@@ -107,8 +108,12 @@ def test_a_damaged_file_is_bad_tensors(tmp_path: Path, raw: bytes) -> None:
     whole = (folder / "data_0.pt").read_bytes()
     for content in (raw, whole[: len(whole) // 2]):
         (folder / "data_0.pt").write_bytes(content)
+        # Its names and its side file still say what it is; the file says nothing.
         with pytest.raises(BadTensors):
-            open_cache(folder)
+            open_cache(folder).samples(0, 0)[0]
+    (folder / "data_config.json").unlink()
+    with pytest.raises(BadTensors):
+        open_cache(folder)
 
 
 def test_another_layout_shows_keys_shapes_and_dtypes(tmp_path: Path) -> None:
@@ -118,7 +123,7 @@ def test_another_layout_shows_keys_shapes_and_dtypes(tmp_path: Path) -> None:
     torch.save(value, tmp_path / "data_0.ckpt")
     with pytest.raises(UnknownLayout) as caught:
         open_cache(tmp_path)
-    assert "aux_hidden_state [1, 3, 24] bfloat16" in str(caught.value)
+    assert "aux_hidden_state [1, 3, 24] BF16" in str(caught.value)
 
 
 def test_the_report_names_the_layout(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ THIRD_PARTY: dict[str, dict[str, tuple[str, ...]]] = {
         "numpy": ("checks",),
         "torch": ("checks.caches.torchfile",),
         "safetensors": (),
-        "pyarrow": (),
+        "pyarrow": ("checks.caches.arrowfile",),
         "transformers": (),
     },
     "remote": {"asyncssh": ("remote",)},

@@ -1,0 +1,329 @@
+"""One walk over a cache's samples, whose facts all checks of the family share: each sample is opened once.
+
+Bounded: of many samples only ids and masks are looked at, of few the states, and of those some stretches of rows.
+Asking for all samples reads everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from checks.caches import Cache, CacheSample
+from checks.caches.cache import Samples
+from checks.data.stored import Oddness, oddness
+from checks.errors import BadTensors, NeedsLibrary, OtherShape, Unpaired
+from checks.evidence import Evidence, Need
+from checks.finding import Finding, Verdict
+from checks.tensors import Floats, Ids
+
+LIGHT = 8
+"""Samples whose ids and mask are looked at, for each one whose states are."""
+
+ROWS, STRETCH = 256, 32
+"""Rows of a sample whose states are read, and how many of them side by side."""
+
+# Window of tokens kept around the first masked-in ones of a sample, and how many such turns.
+BEFORE, AFTER, TURNS = 48, 8, 4
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Rows of one block that are wrong: which block, how many of those read, and the first by its place in the text."""
+
+    where: str
+    rows: int
+    first: int
+    note: str = ""
+
+    def as_json(self, name: str) -> dict[str, Any]:
+        """For evidence."""
+        note = {"note": self.note} if self.note else {}
+        return {"file": name, "where": self.where, "rows": self.rows, "first_row": self.first, **note}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The tokens around the first masked-in token of a turn: `ids[begin]` is that token, `at` its place in `file`."""
+
+    file: str
+    ids: Ids
+    begin: int
+    at: int
+
+
+@dataclass
+class Seen:
+    """What one sample showed. `problem`: damaged, shape, unpaired, or none."""
+
+    name: str
+    problem: str = ""
+    error: str = ""
+    found: str = ""
+    length: int = 0
+    text: int = 0
+    """Equal for equal token ids."""
+    low: tuple[int, int] = (0, 0)
+    """Row and value of the least token id."""
+    high: tuple[int, int] = (0, 0)
+    tail: tuple[int, int, int] = (0, 0, 0)
+    """The run of one id the text ends with: that id, its length, and how many of it are masked in."""
+    mask_length: int | None = None
+    masked_in: int = 0
+    mask_values: tuple[int, ...] = ()
+    turns: tuple[Turn, ...] = ()
+    pairing: str = ""
+    """Why its ids are not those of its row in the dataset."""
+    paired: bool = False
+    rows: int = 0
+    """Rows whose states were read; 0 where only ids and mask were."""
+    dtype: str = ""
+    broken: list[Fault] = field(default_factory=list)
+    zero: list[Fault] = field(default_factory=list)
+    saturated: list[Fault] = field(default_factory=list)
+    strange: list[Fault] = field(default_factory=list)
+    repeated: list[Fault] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """All that was seen of a cache, in its order."""
+
+    cache: Cache
+    seen: tuple[Seen, ...]
+
+    @property
+    def read(self) -> tuple[Seen, ...]:
+        """The samples that could be opened."""
+        return tuple(item for item in self.seen if not item.problem)
+
+    @property
+    def deep(self) -> tuple[Seen, ...]:
+        """The samples whose states were read."""
+        return tuple(item for item in self.read if item.rows)
+
+    def coverage(self) -> dict[str, Any]:
+        """How much of the cache this is, for evidence."""
+        return {
+            "files": self.cache.files,
+            "opened": len(self.seen),
+            "states_of": len(self.deep),
+            "rows": sum(item.rows for item in self.deep),
+        }
+
+
+def scan(evidence: Evidence, cache: Cache) -> Scan:
+    """The facts of a cache's samples; memoised. Raises NeedsLibrary."""
+    found: Scan = evidence.memo(("data", str(cache.path)), lambda: _scan(evidence, cache))
+    return found
+
+
+def scans(evidence: Evidence, check_id: str) -> Iterator[Scan | Finding]:
+    """The scan of every cache that was recognised; a finding in its place where a library is missing to read one."""
+    for cache in evidence.caches:
+        try:
+            yield scan(evidence, cache)
+        except NeedsLibrary as error:
+            facts = {"needs": [f"{error.library} in the python that runs the checks"], **place(evidence, cache)}
+            yield Finding(check_id, Verdict.UNKNOWN, f"not checked: {error}", facts)
+
+
+def no_cache(evidence: Evidence, check_id: str) -> Finding:
+    """What a check says that could look at a cache itself, and was given none."""
+    reason = evidence.missing(Need.CACHE)
+    return Finding(check_id, Verdict.UNKNOWN, f"not checked: {reason}", {"needs": [Need.CACHE.value]})
+
+
+def place(evidence: Evidence, cache: Cache) -> dict[str, str]:
+    """Which cache a finding speaks of, where there are several."""
+    return {"cache": str(cache.path)} if len(evidence.request.caches) > 1 else {}
+
+
+def _scan(evidence: Evidence, cache: Cache) -> Scan:
+    request = evidence.request
+    deep: Samples = cache.samples(request.samples, request.seed)
+    # Unpacking a sample to see its ids costs as much as reading it.
+    packed = any(place.path.name.endswith(".gz") for place in cache.places[:1])
+    light = deep if packed else cache.samples(request.samples * LIGHT, request.seed + 1)
+    thorough = request.samples == 0
+    wanted = {cache.name(place) for place in deep.places}
+    seen: dict[str, Seen] = {}
+    total = len(deep) + sum(cache.name(place) not in wanted for place in light.places)
+    for chosen, full in ((deep, True), (light, False)):
+        for index, where in enumerate(chosen.places):
+            name = cache.name(where)
+            if name in seen:
+                continue
+            seen[name] = _look(chosen, index, name, full, thorough, cache)
+            evidence.progress(len(seen), total, f"reading {name}")
+    order = {cache.name(where): number for number, where in enumerate((*deep.places, *light.places))}
+    return Scan(cache, tuple(sorted(seen.values(), key=lambda item: order[item.name])))
+
+
+def _look(chosen: Sequence[CacheSample], index: int, name: str, full: bool, thorough: bool, cache: Cache) -> Seen:
+    seen = Seen(name)
+    try:
+        sample = chosen[index]
+        _tokens(sample, seen)
+        _mask(sample, seen)
+        _row_of_dataset(sample, seen)
+        if full:
+            _states(sample, cache, seen, thorough)
+    except OtherShape as error:
+        seen.problem, seen.error, seen.found = "shape", str(error), error.found
+    except Unpaired as error:
+        seen.problem, seen.error = "unpaired", str(error)
+    except BadTensors as error:
+        seen.problem, seen.error = "damaged", str(error)
+    return seen
+
+
+# -- ids and masks -----------------------------------------------------------------------------------------------------
+
+
+def _tokens(sample: CacheSample, seen: Seen) -> None:
+    ids = sample.token_ids
+    seen.length, seen.dtype = len(ids), sample.dtype
+    if not len(ids):
+        return
+    seen.text = hash(ids.tobytes())
+    low, high = int(ids.argmin()), int(ids.argmax())
+    seen.low, seen.high = (low, int(ids[low])), (high, int(ids[high]))
+    other = np.flatnonzero(ids != ids[-1])
+    run = len(ids) - (int(other[-1]) + 1 if len(other) else 0)
+    seen.tail = (int(ids[-1]), run, 0)
+
+
+def _mask(sample: CacheSample, seen: Seen) -> None:
+    mask = sample.loss_mask
+    if mask is None:
+        return
+    seen.mask_length, seen.masked_in = len(mask), int(np.count_nonzero(mask))
+    seen.mask_values = tuple(int(value) for value in np.unique(mask)[:4])
+    if len(mask) != seen.length:
+        return
+    pad, run, _ = seen.tail
+    seen.tail = (pad, run, int(np.count_nonzero(mask[seen.length - run :])))
+    on = mask != 0
+    starts = np.flatnonzero(on[1:] & ~on[:-1]) + 1
+    turns = []
+    for start in starts[:TURNS].tolist():
+        begin = min(start, BEFORE)
+        turns.append(Turn(seen.name, sample.token_ids[start - begin : start + AFTER].copy(), begin, start))
+    seen.turns = tuple(turns)
+
+
+def _row_of_dataset(sample: CacheSample, seen: Seen) -> None:
+    expected = sample.paired_ids()
+    if expected is None:
+        return
+    seen.paired = True
+    ids = sample.token_ids
+    if np.array_equal(expected, ids):
+        return
+    # A server that was given fewer tokens than the row has, or more, still had the right row.
+    common = min(len(expected), len(ids))
+    if common and np.array_equal(expected[:common], ids[:common]):
+        seen.pairing = f"{len(ids)} token ids, and its row of the dataset has {len(expected)}"
+        return
+    for offset in (-1, 1, -2, 2, -3, 3):
+        near = sample.paired_ids(offset)
+        if near is not None and np.array_equal(near, ids):
+            seen.pairing = f"its token ids are those of row {offset:+d} from its own number: the index slipped"
+            return
+    seen.pairing = "its token ids are not those of its row of the dataset, nor of the three rows around it"
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+def stretches(length: int, thorough: bool) -> Iterator[tuple[int, int]]:
+    """The rows to read: all of them, or stretches from the first row to the last."""
+    if thorough or length <= ROWS:
+        yield from ((start, min(start + STRETCH, length)) for start in range(0, length, STRETCH))
+        return
+    for start in np.linspace(0, length - STRETCH, ROWS // STRETCH).astype(int).tolist():
+        yield start, start + STRETCH
+
+
+def _states(sample: CacheSample, cache: Cache, seen: Seen, thorough: bool) -> None:
+    blocks = [(f"slot {index}", index) for index in range(cache.slots)]
+    if cache.final != "none":
+        blocks.append(("final", -1))
+    for where, slot in blocks:
+        walk = _Walk(where, seen, sample.token_ids if (where, slot) == blocks[-1] and len(blocks) > 1 else None)
+        rows = 0
+        for start, stop in stretches(seen.length, thorough):
+            part = sample.slot(slot, start, stop) if slot >= 0 else sample.final(start, stop)
+            if part is None:
+                break
+            walk.take(part, start)
+            rows += len(part)
+        walk.close()
+        seen.rows = max(seen.rows, rows)
+
+
+class _Walk:
+    """Takes the rows of one block, stretch by stretch, and notes what is wrong with them."""
+
+    def __init__(self, where: str, seen: Seen, ids: Ids | None) -> None:
+        self._where = where
+        self._seen = seen
+        self._ids = ids
+        self._found: dict[str, list[int]] = {"nan": [], "inf": [], "zero": [], "saturated": []}
+        self._rows: dict[int, int] = {}
+        self._pairs: list[tuple[int, int]] = []
+        self._odd: Oddness | None = None
+        self._begun = False
+
+    def take(self, part: Floats, start: int) -> None:
+        """Rows from `start` on, [rows, H]."""
+        # The largest magnitude of each row says it all: NaN and infinity win, and only zeros give zero.
+        with np.errstate(invalid="ignore"):
+            peak = np.maximum(part.max(axis=1), -part.min(axis=1))
+        for kind, wrong in (
+            ("nan", np.isnan(peak)),
+            ("inf", np.isinf(peak)),
+            ("zero", peak == 0),
+            ("saturated", (peak >= 65504) & np.isfinite(peak) if self._seen.dtype == "F16" else np.zeros(0, bool)),
+        ):
+            self._found[kind].extend((np.flatnonzero(wrong) + start).tolist())
+        if not self._begun:
+            self._begun = True
+            self._odd = oddness(part, self._seen.dtype)
+        if self._ids is not None:
+            self._repeats(part, peak, start)
+
+    def close(self) -> None:
+        """Write down what was found."""
+        seen, found = self._seen, self._found
+        for kind, into in (
+            ("nan", seen.broken), ("inf", seen.broken), ("zero", seen.zero), ("saturated", seen.saturated),
+        ):  # fmt: skip
+            if found[kind]:
+                note = kind if into is seen.broken else ""
+                into.append(Fault(self._where, len(found[kind]), min(found[kind]), note))
+        if self._odd is not None:
+            seen.strange.append(Fault(self._where, 0, 0, self._odd.words))
+        if self._pairs:
+            first, again = self._pairs[0]
+            seen.repeated.append(Fault(self._where, len(self._pairs), again, f"the same state as row {first}"))
+
+    def _repeats(self, part: Floats, peak: Floats, start: int) -> None:
+        """Rows that are bit for bit an earlier row. Of one token in one context that may be; else it is a copy."""
+        assert self._ids is not None
+        for offset in range(len(part)):
+            if not 0 < peak[offset] < np.inf:
+                continue
+            row, mark = start + offset, hash(part[offset].tobytes())
+            earlier = self._rows.setdefault(mark, row)
+            if earlier != row and not self._same_context(earlier, row):
+                self._pairs.append((earlier, row))
+
+    def _same_context(self, a: int, b: int) -> bool:
+        ids = self._ids
+        assert ids is not None
+        return ids[a] == ids[b] and (a == 0 or ids[a - 1] == ids[b - 1])

@@ -1,0 +1,48 @@
+"""Whether stored numbers look like hidden states of the dtype they claim: bytes read as another float type do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from checks.tensors import Floats
+
+NARROW = 0.995
+"""bfloat16 bytes read as float16 have magnitudes of 0.5 to 4 almost without exception, since the five exponent bits of
+float16 are the upper ones of bfloat16's eight. States have at most two thirds of their numbers there."""
+
+WIDE = 30.0
+"""float16 bytes read as bfloat16 spread over this many powers of two between the 1st and the 99th percentile, and
+states over about 10."""
+
+FAINT, LOUD = 1e-8, 1e8
+"""Root mean squares no state of a model has: its norms would not see the one, its dtype not hold the other."""
+
+ENOUGH = 512
+
+
+@dataclass(frozen=True)
+class Oddness:
+    """Why a block does not look like states."""
+
+    words: str
+
+
+def oddness(part: Floats, dtype: str) -> Oddness | None:
+    """What is odd about rows `[rows, H]` stored as `dtype`; None when nothing is."""
+    values = np.abs(part.reshape(-1)[:65536].astype(np.float64))
+    values = values[np.isfinite(values) & (values > 0)]
+    if len(values) < ENOUGH:
+        return None
+    if dtype == "F16" and np.mean((values >= 0.5) & (values < 4)) >= NARROW:
+        return Oddness("stored as float16, and its numbers lie as those of bfloat16 bytes read as float16 do")
+    low, high = np.log2(np.percentile(values, [1, 99]))
+    if dtype in ("BF16", "F32") and high - low >= WIDE:
+        return Oddness(
+            f"its magnitudes spread over {high - low:.0f} powers of two: bytes of another dtype read as {dtype}"
+        )
+    level = float(np.sqrt(np.mean(values**2)))
+    if not FAINT <= level <= LOUD:
+        return Oddness(f"its root mean square is {level:.3g}: no state of a model")
+    return None
