@@ -7,7 +7,7 @@ Here both read `layers.0.`; an optional `model.` in front is dropped, as the loa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ MLP = ("gate_proj", "up_proj", "down_proj")
 
 # Written by trainers, read by no engine or by few; nothing is wrong with a checkpoint that has them.
 _KNOWN_EXTRA = re.compile(r"^(t2d|d2t|verifier_|mask_hidden|rotary_emb|layers\.\d+\.self_attn\.rotary_emb)|inv_freq$")
+_LAYER = re.compile(r"layers\.(\d{1,4})\.")
 _PLAIN = ("F64", "F32", "F16", "BF16")
 
 
@@ -140,6 +141,11 @@ def family(names: Mapping[str, TensorInfo]) -> str:
     plain = {name[len("model.") :] if name.startswith("model.") else name for name in names}
     found = [prefix for prefix in ("midlayer.", "layers.0.") if any(name.startswith(prefix) for name in plain)]
     return " and ".join(prefix + "*" for prefix in found) or "unknown"
+
+
+def layers_in(names: Iterable[str]) -> int:
+    """The number of decoder layers these (normal) names speak of, 0 without any."""
+    return len({found.group(1) for name in names if (found := _LAYER.match(name))})
 
 
 def judgeable(info: TensorInfo) -> bool:

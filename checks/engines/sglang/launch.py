@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Union
 
 from checks.engines.locate import entry_of
+from checks.engines.sglang.options import canonical
 from checks.errors import CheckError
 
 ENTRYPOINT = "sglang.launch_server"
@@ -21,20 +23,9 @@ _MODEL = ("model-path", "model")
 _DRAFT = ("speculative-draft-model-path", "speculative-draft-model")
 _PORT = ("port",)
 
-# Spellings of one flag, mapped to its first name, so that a running command line and a planned one compare.
-_ALIASES = {
-    "model": "model-path",
-    "speculative-draft-model": "speculative-draft-model-path",
-    "tp": "tp-size",
-    "tensor-parallel-size": "tp-size",
-    "dp": "dp-size",
-    "data-parallel-size": "dp-size",
-    "pp": "pp-size",
-    "pipeline-parallel-size": "pp-size",
-    "ep": "ep-size",
-    "expert-parallel-size": "ep-size",
-    "speculative-algo": "speculative-algorithm",
-}
+# What a shell puts behind a command: not a value of its last flag.
+_SHELL = re.compile(r"(&&?|\|\|?|;|<|[0-9]?>>?(&[0-9]|[\w./~-]*))")
+_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
 class LaunchConflict(CheckError):
@@ -58,6 +49,10 @@ class LaunchFacts:
     topk: int | None = None
     draft_tokens: int | None = None
     flags: Mapping[str, Value] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables assigned in front of the command."""
+    written: tuple[str, ...] = ()
+    """The flags as they were spelt, in order."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +87,23 @@ def argv(python: str, entrypoint: str, model: str, draft: str, port: int, args: 
 
 
 def parse_argv(argv: Sequence[str], cwd: str = "") -> LaunchFacts:
-    """Read a server's command line. What is not an option is passed over; a repeated flag counts as given last."""
-    entry = entry_of(argv, cwd)
-    start = next((index for index, word in enumerate(argv) if word.startswith("--") and len(word) > 2), len(argv))
+    """Read a server's command line, as a process has it or as it was typed.
+
+    Both `--flag value` and `--flag=value`, aliases and the beginnings argparse takes; variables assigned in front;
+    line continuations and what a shell puts behind the command are dropped. What is not an option is passed over; a
+    repeated flag counts as given last.
+    """
+    env, command, words = _parts(argv)
+    entry = entry_of(command, cwd)
     flags: dict[str, Value] = {}
-    words = list(argv[start:])
+    written: list[str] = []
     while words:
         word = words.pop(0)
         if not word.startswith("--"):
             continue
-        name, has_value, value = word[2:].partition("=")
-        name = _ALIASES.get(name.replace("_", "-"), name.replace("_", "-"))
+        spelt, has_value, value = word[2:].partition("=")
+        written.append(spelt)
+        name = canonical(spelt.replace("_", "-"))
         if has_value:
             flags[name] = value
             continue
@@ -121,7 +122,32 @@ def parse_argv(argv: Sequence[str], cwd: str = "") -> LaunchFacts:
         topk=_number(flags.get("speculative-eagle-topk")),
         draft_tokens=_number(flags.get("speculative-num-draft-tokens")),
         flags=flags,
+        env=env,
+        written=tuple(written),
     )
+
+
+def _parts(argv: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
+    """(variables in front, the command with its options, the options alone)."""
+    # A backslash at a line's end leaves a line break at the front of the next word, or a word of its own.
+    typed = [word.lstrip("\r\n") if word[:1] in "\r\n" else word for word in argv]
+    words = [word for word, before in zip(typed, argv) if word.strip("\\\r\n") or before == ""]
+    end = next((index for index, word in enumerate(words) if index and _SHELL.fullmatch(word)), len(words))
+    words = words[:end]
+    server = next((index for index, word in enumerate(words) if word.split(".")[-1] == "launch_server"), None)
+    if server is None:
+        pairs = zip(words, [*words[1:], ""])
+        serve = (index for index, (word, after) in enumerate(pairs) if Path(word).name == "sglang" and after == "serve")
+        server = next(serve, None)
+    begin = server or 0
+    start = next(
+        (index for index in range(begin, len(words)) if words[index][:2] == "--" and words[index][2:]), len(words)
+    )
+    env = {found.group(1): found.group(2) for word in words[:start] if (found := _ASSIGNED.fullmatch(word))}
+    command = [word for index, word in enumerate(words) if index >= start or not _ASSIGNED.fullmatch(word)]
+    if command[:1] in (["env"], ["exec"], ["nohup"]):
+        command = command[1:]
+    return env, command, words[start:]
 
 
 def differences(running: LaunchFacts, planned: LaunchFacts) -> tuple[Difference, ...]:

@@ -1,4 +1,4 @@
-"""Checks of the draft's config.json: what engines read from it, and what they would make of it."""
+"""`cfg.aux_ids`: the ids that choose the target's states, where they stand and whether they are legal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checks.catalog import check
+from checks.cfg.case import reads
+from checks.cfg.layouts import layout_of
 from checks.draft import IN_EAGLE_CONFIG, KEY, AuxIds, Draft
+from checks.engines import PROBED, Engine
 from checks.errors import BadConfig, CheckError
 from checks.evidence import Evidence, Need
 from checks.finding import ConfigFix, Finding, Verdict
 from checks.patch import set_key
+from checks.rules import servings
 
 ID = "cfg.aux_ids"
 
@@ -36,9 +40,12 @@ def aux_ids(evidence: Evidence) -> Iterable[Finding]:
     their default states 2, n//2 and n-3 without a word, which is right only for a draft trained on exactly those.
 
     FAIL: config.json cannot be parsed; the value is no list of whole numbers; an id no convention can reach on this
-    target; an id twice (engines feed it once, and `fc` is one slot short).
-    WARN: absent, or only where this engine does not look, or two places that name different states.
-    INFO: a draft that reads no aux states, or ids out of order, which engines sort.
+    target; an id twice (engines feed it once, and `fc` is one slot short); an id that the capture loop of a named engine
+    never reaches, as the boundary after the last block where it stops before.
+    WARN: absent, or only where this engine does not look, or two places that name different states; ids that break an
+    engine whose release is assumed, or that works only where it was patched.
+    INFO: a draft that reads no aux states; ids out of order, which engines sort; ids that are the numbers of the default
+    states, which are right where id means the state before that layer, and one late where it means the one after.
     -1 is legal: it means the embedding's output where id means the state after that layer.
 
     What to do: put the ids the draft was trained with into `eagle_config`; `align.engine_pair` names them when there is
@@ -51,6 +58,11 @@ def aux_ids(evidence: Evidence) -> Iterable[Finding]:
     except BadConfig as error:
         yield _unreadable(draft, error)
         return
+    layout = layout_of(config)
+    if layout is not None and any(item.is_sglang and not reads(item, layout) for item in servings(evidence)):
+        said = f"not asked: config.json is of the layout of {layout.name}, see cfg.format"
+        yield Finding(ID, Verdict.INFO, said, {"layout": layout.name})
+        return
     if not draft.uses_aux:
         yield Finding(
             ID,
@@ -59,7 +71,7 @@ def aux_ids(evidence: Evidence) -> Iterable[Finding]:
             {"use_aux_hidden_state": False},
         )
         return
-    yield _judge(_Case(draft, config, draft.aux_ids, _layers(evidence), _engine_names(evidence)))
+    yield _judge(_Case(draft, config, draft.aux_ids, _layers(evidence), _engines(evidence)))
 
 
 @dataclass
@@ -70,7 +82,7 @@ class _Case:
     config: dict[str, Any]
     ids: AuxIds
     n: int | None
-    engines: tuple[str, ...]
+    engines: tuple[Engine, ...]
     notes: list[tuple[Verdict, str]] = field(default_factory=list)
     fix: ConfigFix | None = None
 
@@ -87,6 +99,7 @@ def _judge(case: _Case) -> Finding:
     else:
         _legal(case)
         _place(case)
+        _reached(case)
     ranks = [Verdict.FAIL, Verdict.WARN, Verdict.INFO]
     verdict = next((rank for rank in ranks if any(rank is said for said, _ in case.notes)), Verdict.PASS)
     said = [text for rank in ranks for level, text in case.notes if level is rank]
@@ -166,7 +179,7 @@ def _place(case: _Case) -> None:
     if inner is None:
         if case.draft.is_speculators:
             case.say(Verdict.INFO, f"ids {outer} stand at the top level, as the speculators layout has them")
-        elif not case.engines or "sglang" in case.engines:
+        elif not case.engines or any(engine.name == "sglang" for engine in case.engines):
             case.say(
                 Verdict.WARN,
                 f"ids {outer} stand only at the top level: SGLang reads them only inside eagle_config and will guess "
@@ -177,6 +190,31 @@ def _place(case: _Case) -> None:
             Verdict.WARN,
             f"two places differ: eagle_config has {inner}, which SGLang reads, the top level {outer}, which vLLM reads",
         )
+
+
+def _reached(case: _Case) -> None:
+    """Whether the engines' capture loops reach the states these ids mean to them; nothing of ids already condemned."""
+    ids = case.ids.value
+    if case.n is None or not isinstance(ids, list) or any(verdict is Verdict.FAIL for verdict, _ in case.notes):
+        return
+    if sorted(map(str, ids)) == sorted(map(str, (2, case.n // 2, case.n - 3))):
+        case.say(
+            Verdict.INFO,
+            f"ids {ids} are the numbers of the default states, as a trainer that counts boundaries writes them (k=id)",
+        )
+    for engine in case.engines:
+        if engine.rule is None or case.ids.pointer != engine.pointer:
+            continue
+        try:
+            problem = engine.rule.served(ids, case.n).problem
+        except CheckError:
+            continue
+        if problem is None:
+            continue
+        # Index 0 fails only where nobody patched the build, and an engine that is assumed condemns nothing.
+        sure = engine.source == PROBED or (engine.source != "assumed" and "unless it was patched" not in problem)
+        last = " (the boundary after the last block)" if f"R_{case.n} " in problem else ""
+        case.say(Verdict.FAIL if sure else Verdict.WARN, f"{engine.label}: {problem}{last}")
 
 
 def _agree(inner: object, outer: object) -> bool:
@@ -202,9 +240,9 @@ def _layers(evidence: Evidence) -> int | None:
         return None
 
 
-def _engine_names(evidence: Evidence) -> tuple[str, ...]:
+def _engines(evidence: Evidence) -> tuple[Engine, ...]:
     try:
-        return tuple(engine.name for engine in evidence.engines)
+        return evidence.engines
     except CheckError:
         return ()
 

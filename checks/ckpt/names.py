@@ -1,0 +1,202 @@
+"""The names in the weights against what the engine loads: `ckpt.layers`, `ckpt.names`, `ckpt.flag_weights`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from checks.catalog import check
+from checks.cfg.forward import SWITCHES
+from checks.cfg.layouts import names_of
+from checks.cfg.model import LATENT
+from checks.draft import Draft
+from checks.draft_shapes import family, normal_name, normal_names
+from checks.engines.versions import Span, span
+from checks.evidence import Evidence, Need
+from checks.finding import ConfigFix, Finding, Verdict
+from checks.jsonfile import whole
+from checks.patch import join_pointer, set_key, set_keys
+from checks.rules import Serving, per_engine, releases, servings
+
+LAYERS, NAMES, FLAGS = "ckpt.layers", "ckpt.names", "ckpt.flag_weights"
+
+TAKES_LAYERS = span("0.5.12")
+"""Releases of SGLang that load `layers.0.*`; before, only `midlayer.*`."""
+
+# What a draft of either family of names has at least one of.
+_CORE = re.compile(r"^(fc\.weight|norm\.weight|lm_head\.weight|layers\.\d+\.(self_attn|mlp)\..+\.weight)$")
+
+
+@check(LAYERS, needs=(Need.DRAFT, Need.DRAFT_WEIGHTS))
+def layers(evidence: Evidence) -> Iterable[Finding]:
+    """The config has as many layers as the weights.
+
+    Counted by name, from the headers. A config of more layers leaves the rest as random numbers; one of fewer drops
+    trained ones. The usual cause is a `num_hidden_layers` copied from the target.
+
+    FAIL: they differ, or the layers are not numbered from 0 on. UNKNOWN: no tensor has a layer's name.
+
+    What to do: stage the fix, which is the count of the weights.
+    """
+    draft = evidence.draft
+    weights = draft.weights if draft is not None else None
+    assert draft is not None and weights is not None
+    found = sorted({int(part.group(1)) for name in weights.info if (part := _layer_number(name))})
+    said = whole(draft.flat.get("num_hidden_layers"))
+    facts = {"layers_in_weights": found, "num_hidden_layers": draft.flat.get("num_hidden_layers")}
+    if not found:
+        yield Finding(LAYERS, Verdict.UNKNOWN, "no tensor has a layer's name", {**facts, "needs": ["named layers"]})
+    elif found != list(range(len(found))):
+        shown = ", ".join(map(str, found[:6]))
+        yield Finding(LAYERS, Verdict.FAIL, f"the weights have layers {shown}: not numbered from 0 without gaps", facts)
+    elif said != len(found):
+        fix = ConfigFix(set_key(draft.config, _pointer(draft, "num_hidden_layers"), len(found)))
+        what = f"the weights have {len(found)} layer{'s' if len(found) > 1 else ''}, num_hidden_layers says {said}"
+        # Absent or no number is cfg.num_hidden_layers' business; here only two numbers can differ.
+        yield Finding(LAYERS, Verdict.FAIL if said else Verdict.INFO, what, facts, fix if said else None)
+    else:
+        yield Finding(LAYERS, Verdict.PASS, f"{said} layer{'s' if len(found) > 1 else ''} in both", facts)
+
+
+def _layer_number(name: str) -> re.Match[str] | None:
+    return re.match(r"layers\.(\d{1,4})\.", normal_name(name))
+
+
+@check(NAMES, needs=(Need.DRAFT, Need.DRAFT_WEIGHTS))
+def names(evidence: Evidence) -> Iterable[Finding]:
+    """The tensors have names that the engine's release loads.
+
+    SGLang skips a name it does not know without a word and leaves what it lacks as random numbers. `midlayer.*` (EAGLE,
+    SpecForge) is loaded by every release, `layers.0.*` (speculators, ModelOpt) since 0.5.12. Latent-attention drafts are
+    loaded without `model.` in front. A trainer's own prefix (`module.`, `draft_model.`) is loaded by none.
+
+    FAIL: names this release skips; all names behind a prefix. WARN: both families in one checkpoint, of which the later
+    one wins. INFO: `layers.0.*` and no release named.
+
+    What to do: rename the tensors (the safetensors library loads and saves them in a few lines), or upgrade.
+    """
+    draft = evidence.draft
+    weights = draft.weights if draft is not None else None
+    assert draft is not None and weights is not None
+    raw, latent = list(weights.info), LATENT in names_of(draft.config)
+    yield from per_engine(evidence, lambda serving: _judge_names(raw, family(weights.info), latent, serving))
+
+
+def _judge_names(raw: list[str], kind: str, latent: bool, serving: Serving) -> Finding:
+    prefix = _prefix(raw)
+    facts: dict[str, Any] = {"names": kind, "prefix": prefix, "tensors": len(raw)}
+    if prefix:
+        said = f"every name begins with {prefix!r:.40}, which engines do not take off: they would skip all of it"
+        return Finding(NAMES, Verdict.FAIL, said, facts)
+    if kind == "unknown":
+        facts["needs"] = ["tensors of an EAGLE-3 draft"]
+        return Finding(NAMES, Verdict.UNKNOWN, "no name is an EAGLE-3 draft's", facts)
+    if " and " in kind:
+        said = "midlayer.* and layers.0.* stand side by side, and become one layer: which wins is chance"
+        return Finding(NAMES, Verdict.WARN, said, facts)
+    if not serving.is_sglang:
+        return Finding(NAMES, Verdict.PASS, f"{kind} is loaded by {serving.words}", facts)
+    if latent and any(name.startswith("model.") for name in raw):
+        said = f"the names begin with model., and {LATENT} loads them without it ({releases(TAKES_LAYERS)})"
+        return Finding(NAMES, Verdict.FAIL, said, facts)
+    if kind == "midlayer.*":
+        return Finding(NAMES, Verdict.PASS, "midlayer.* is loaded by every release of SGLang", facts)
+    known = serving.within(TAKES_LAYERS)
+    said = f"layers.0.* is loaded by {releases(TAKES_LAYERS)}"
+    if known is False:
+        said += f": {serving.version} skips it without a word and serves a random layer"
+        return Finding(NAMES, Verdict.FAIL, said, facts)
+    return Finding(NAMES, Verdict.PASS if known else Verdict.INFO, said, facts)
+
+
+def _prefix(raw: list[str]) -> str:
+    """What stands in front of every draft's name and is not `model.`; "" when the names are plain."""
+    own = [name for name in raw if _CORE.match(normal_name(name))]
+    if own:
+        return ""
+    for name in raw:
+        parts = name.split(".")
+        for cut in range(1, len(parts)):
+            if _CORE.match(normal_name(".".join(parts[cut:]))):
+                prefix = ".".join(parts[:cut]) + "."
+                behind = [other for other in raw if other.startswith(prefix)]
+                if len(behind) * 2 > len(raw):
+                    return prefix
+    return ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Keys of the config, one of which has to be on, and the tensors that belong to them."""
+
+    keys: tuple[str, ...]
+    tensors: re.Pattern[str]
+    what: str
+    nested: bool = False
+
+    @property
+    def versions(self) -> Span | None:
+        """The releases of SGLang that read it."""
+        return next((switch.versions for switch in SWITCHES if switch.key == self.keys[0]), None)
+
+
+PAIRS: tuple[Pair, ...] = (
+    Pair(("norm_before_fc",), re.compile(r"^input_norm\.weight$"), "the norm before fc", nested=True),
+    Pair(("fc_norm", "use_aux_norm"), re.compile(r"^fc_norm\.\d+\.weight$"), "the norms on each state"),
+    Pair(("bias",), re.compile(r"^fc\.bias$"), "the bias of fc"),
+)
+
+
+@check(FLAGS, needs=(Need.DRAFT, Need.DRAFT_WEIGHTS))
+def flag_weights(evidence: Evidence) -> Iterable[Finding]:
+    """A key that calls for tensors and the tensors it calls for go together, in both directions.
+
+    `norm_before_fc` and `input_norm.weight`; `fc_norm` (or `use_aux_norm`) and `fc_norm.i.weight`; `bias` and `fc.bias`.
+    Tensors without their key are dropped, so the draft is computed without a part it was trained with; a key without
+    its tensors runs a part that nobody trained. Neither is said by the engine.
+
+    FAIL: one without the other. PASS: both, or neither.
+
+    What to do: tensors without the key: stage the fix. A key without tensors: export again, or take the key out if the
+    draft was trained without.
+    """
+    draft = evidence.draft
+    weights = draft.weights if draft is not None else None
+    assert draft is not None and weights is not None
+    tensors = normal_names(weights.info)
+    rows = [(pair, _is_on(draft, pair), [name for name in tensors if pair.tensors.match(name)]) for pair in PAIRS]
+    facts = {pair.keys[0]: {"on": on, "tensors": sorted(held)} for pair, on, held in rows}
+    problems, changes = [], {}
+    for pair, on, held in rows:
+        if held and not on:
+            problems.append(f"{held[0]} is there and {pair.keys[0]} is not on: engines drop {pair.what}")
+            changes[join_pointer([pair.keys[0]])] = True
+        elif on and not held and pair.keys[0] != "bias":
+            problems.append(f"{pair.keys[0]} is on and its tensors are missing: {pair.what} would be untrained")
+    if not problems:
+        used = ", ".join(pair.keys[0] for pair, on, _ in rows if on)
+        yield Finding(FLAGS, Verdict.PASS, f"{used or 'no such key'}: keys and tensors go together", facts)
+        return
+    # Turned on for a release that does not read it, the key would only move the fault to cfg.forward.
+    read = all(
+        item.within(pair.versions or span()) is not False
+        for item in servings(evidence)
+        if item.is_sglang
+        for pair, on, held in rows
+        if held and not on
+    )
+    fix = ConfigFix(set_keys(draft.config, changes)) if changes and read and len(changes) == len(problems) else None
+    yield Finding(FLAGS, Verdict.FAIL, "; ".join(problems), facts, fix)
+
+
+def _is_on(draft: Draft, pair: Pair) -> bool:
+    nested = draft.config.get("eagle_config")
+    places = [draft.flat, *([nested] if pair.nested and isinstance(nested, dict) else [])]
+    return any(bool(place.get(key)) for place in places for key in pair.keys)
+
+
+def _pointer(draft: Draft, key: str) -> str:
+    nested = draft.config.get("transformer_layer_config")
+    return join_pointer(["transformer_layer_config", key] if isinstance(nested, dict) and key in nested else [key])
