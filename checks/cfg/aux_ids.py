@@ -40,13 +40,13 @@ def aux_ids(evidence: Evidence) -> Iterable[Finding]:
     their default states 2, n//2 and n-3 without a word, which is right only for a draft trained on exactly those.
 
     FAIL: config.json cannot be parsed; the value is no list of whole numbers; an id no convention can reach on this
-    target; an id twice (engines feed it once, and `fc` is one slot short); an id that the capture loop of a named engine
-    never reaches, as the boundary after the last block where it stops before.
-    WARN: absent, or only where this engine does not look, or two places that name different states; ids that break an
-    engine whose release is assumed, or that works only where it was patched.
-    INFO: a draft that reads no aux states; ids out of order, which engines sort; ids that are the numbers of the default
-    states, which are right where id means the state before that layer, and one late where it means the one after.
-    -1 is legal: it means the embedding's output where id means the state after that layer.
+    target; an id twice (engines feed it once, and `fc` is one slot short); an id that the capture loop of a named
+    engine never reaches, as the boundary after the last block where it stops before. WARN: absent, or only where this
+    engine does not look, or two places that name different states; ids that break an engine whose release is assumed,
+    or that works only where it was patched. INFO: a draft that reads no aux states; ids out of order, which engines
+    sort; ids that are the numbers of the default states, which are right where id means the state before that layer,
+    and one late where it means the one after. -1 is legal: it means the embedding's output where id means the state
+    after that layer.
 
     What to do: put the ids the draft was trained with into `eagle_config`; `align.engine_pair` names them when there is
     a cache to tell.

@@ -44,8 +44,8 @@ def forward(case: Case) -> Finding | None:
     """Keys that change the draft's forward are read by the engine's release.
 
     A release that does not know a key passes over it, drops the tensors that belong to it, and computes another draft
-    than the trained one, without a word: `fc_norm`, `use_aux_norm`, `norm_output` and another count of states than 3 are
-    read since SGLang 0.5.12, `norm_before_fc` since 0.5.17, `norm_before_residual` by none.
+    than the trained one, without a word: `fc_norm`, `use_aux_norm`, `norm_output` and another count of states than 3
+    are read since SGLang 0.5.12, `norm_before_fc` since 0.5.17, `norm_before_residual` by none.
 
     FAIL: a key that is on and not read by this release. INFO: keys that are on, with the releases that read them, where
     no release is named, and what `norm_output` may mean. PASS: none is on, or all are read.

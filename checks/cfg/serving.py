@@ -75,8 +75,9 @@ def draft_window(case: Case) -> Finding | None:
     its table and stops the server. SGLang refuses a draft with a shorter window than the served context, unless
     SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 turns that guard off; since 0.5.3 the window is then overwritten.
 
-    WARN: shorter, with both numbers. FAIL: shorter, and a release up to 0.5.2. INFO: shorter than the target's own window,
-    and no launch flags that say what is served. The served context is --context-length, else the target's window.
+    WARN: shorter, with both numbers. FAIL: shorter, and a release up to 0.5.2. INFO: shorter than the target's own
+    window, and no launch flags that say what is served. The served context is --context-length, else the target's
+    window.
 
     What to do: serve a shorter context, or a draft trained for the long one; expect less acceptance beyond the window.
     """
@@ -115,8 +116,8 @@ def dtype_vs_target(case: Case) -> Finding | None:
     """Draft and target compute in one dtype.
 
     Without --dtype each model takes its own config's, and a state of one meets a matrix of the other: `mat1 and mat2
-    must have the same dtype`, or a failing graph capture; float16 also overflows where bfloat16 does not. Both spellings
-    are read, `dtype` and `torch_dtype`. A float32 config is served in float16.
+    must have the same dtype`, or a failing graph capture; float16 also overflows where bfloat16 does not. Both
+    spellings are read, `dtype` and `torch_dtype`. A float32 config is served in float16.
 
     WARN: they differ, and no --dtype is given. INFO: they differ and --dtype settles it, or one config does not say.
 

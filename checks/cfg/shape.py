@@ -30,8 +30,8 @@ def head_dim(case: Case) -> Finding | None:
     2560, 32 heads of 128; gpt-oss: hidden 2880, 64 heads of 64), so a missing key gives a `q_proj` of another shape
     than the stored one. Heads times head_dim need not be hidden_size.
 
-    FAIL: rows of `q_proj` are not heads times head_dim (or times the quotient, when it is missing). WARN: no head_dim, no
-    weights to tell, and hidden_size is no multiple of the heads. UNKNOWN: the config gives too few numbers.
+    FAIL: rows of `q_proj` are not heads times head_dim (or times the quotient, when it is missing). WARN: no head_dim,
+    no weights to tell, and hidden_size is no multiple of the heads. UNKNOWN: the config gives too few numbers.
 
     What to do: stage the fix, which is the number the tensors show.
     """
@@ -97,8 +97,8 @@ def hidden_vs_target(case: Case) -> Finding | None:
     `fc` takes some states of the target side by side. A draft as wide as its target needs no more; a narrower or wider
     one has to say `target_hidden_size`, and `fc` has to have that many columns a state.
 
-    PASS: equal, or `target_hidden_size` is the target's width and `fc` fits. FAIL: otherwise. WARN: `target_hidden_size`
-    is null, on which SGLang stops (it asks only whether the key is there).
+    PASS: equal, or `target_hidden_size` is the target's width and `fc` fits. FAIL: otherwise. WARN:
+    `target_hidden_size` is null, on which SGLang stops (it asks only whether the key is there).
 
     What to do: a draft of another target cannot be served; where `fc` fits and only the key is missing, stage the fix.
     """

@@ -69,8 +69,8 @@ def names(evidence: Evidence) -> Iterable[Finding]:
     """The tensors have names that the engine's release loads.
 
     SGLang skips a name it does not know without a word and leaves what it lacks as random numbers. `midlayer.*` (EAGLE,
-    SpecForge) is loaded by every release, `layers.0.*` (speculators, ModelOpt) since 0.5.12. Latent-attention drafts are
-    loaded without `model.` in front. A trainer's own prefix (`module.`, `draft_model.`) is loaded by none.
+    SpecForge) is loaded by every release, `layers.0.*` (speculators, ModelOpt) since 0.5.12. Latent-attention drafts
+    are loaded without `model.` in front. A trainer's own prefix (`module.`, `draft_model.`) is loaded by none.
 
     FAIL: names this release skips; all names behind a prefix. WARN: both families in one checkpoint, of which the later
     one wins. INFO: `layers.0.*` and no release named.
@@ -153,9 +153,9 @@ PAIRS: tuple[Pair, ...] = (
 def flag_weights(evidence: Evidence) -> Iterable[Finding]:
     """A key that calls for tensors and the tensors it calls for go together, in both directions.
 
-    `norm_before_fc` and `input_norm.weight`; `fc_norm` (or `use_aux_norm`) and `fc_norm.i.weight`; `bias` and `fc.bias`.
-    Tensors without their key are dropped, so the draft is computed without a part it was trained with; a key without
-    its tensors runs a part that nobody trained. Neither is said by the engine.
+    `norm_before_fc` and `input_norm.weight`; `fc_norm` (or `use_aux_norm`) and `fc_norm.i.weight`; `bias` and
+    `fc.bias`. Tensors without their key are dropped, so the draft is computed without a part it was trained with; a key
+    without its tensors runs a part that nobody trained. Neither is said by the engine.
 
     FAIL: one without the other. PASS: both, or neither.
 

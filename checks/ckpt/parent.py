@@ -21,12 +21,12 @@ ID = "ckpt.d2t_changed"
 def d2t_changed(evidence: Evidence) -> Iterable[Finding]:
     """Fine-tuning kept the vocabulary map of the checkpoint it started from (--parent).
 
-    Row i of the head stands for target token i + d2t[i]. A trainer that rebuilds the map from the new data and writes it
-    over the old one gives every trained row another meaning. Accuracy in training uses the new map as well, so it
+    Row i of the head stands for target token i + d2t[i]. A trainer that rebuilds the map from the new data and writes
+    it over the old one gives every trained row another meaning. Accuracy in training uses the new map as well, so it
     cannot show it; the served acceptance falls to about 1.2.
 
-    FAIL: any row leads to another token than the parent's, or the maps have different lengths. INFO: no parent given, or
-    it has no map. PASS: the same.
+    FAIL: any row leads to another token than the parent's, or the maps have different lengths. INFO: no parent given,
+    or it has no map. PASS: the same.
 
     What to do: put the parent's d2t and t2d back and train again from it; a draft trained long enough under the new map
     is right as it is.

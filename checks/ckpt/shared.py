@@ -30,8 +30,8 @@ SAME, RELATED = 0.02, 0.5
 def own_head(evidence: Evidence) -> Iterable[Finding]:
     """Which head and which embedding the engine will use, and that there is one.
 
-    SGLang puts the target's embedding in place of the draft's, unless `target_hidden_size` says that the widths differ. The
-    head is the draft's own; where `draft_vocab_size` is null it is the target's (0.5.2 and later), where tied, the
+    SGLang puts the target's embedding in place of the draft's, unless `target_hidden_size` says that the widths differ.
+    The head is the draft's own; where `draft_vocab_size` is null it is the target's (0.5.2 and later), where tied, the
     embedding. vLLM shares what the checkpoint lacks or what equals the target's, and this changed between releases.
 
     INFO: which are used. FAIL: there is none: a head that is missing with a vocabulary of its own stays random.
@@ -85,8 +85,9 @@ def embed_matches_target(evidence: Evidence) -> Iterable[Finding]:
     keeps the draft's own where it differs, and every proposal starts from noise.
 
     64 rows spread over the vocabulary are compared, by the median of their relative distance. PASS: none of its own, or
-    the same (below 0.02). INFO: another one that the engine ignores, or one that was trained on from the target's (below
-    0.5). FAIL: unrelated, on an engine that keeps it. UNKNOWN: the widths differ, so that there is nothing to compare.
+    the same (below 0.02). INFO: another one that the engine ignores, or one that was trained on from the target's
+    (below 0.5). FAIL: unrelated, on an engine that keeps it. UNKNOWN: the widths differ, so that there is nothing to
+    compare.
 
     What to do: take embed_tokens out of the draft's weights.
     """

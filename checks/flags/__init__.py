@@ -1,0 +1,7 @@
+"""Checks of the launch flags and the environment: what a server makes of them, by its release."""
+
+from __future__ import annotations
+
+from checks.flags import build, debug, placement, speculation
+
+__all__ = ["build", "debug", "placement", "speculation"]

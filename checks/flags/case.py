@@ -1,0 +1,134 @@
+"""One command line under one engine: what every question on the launch flags is asked about."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Optional
+
+from checks.catalog import CheckFunction, check
+from checks.cfg.layouts import names_of
+from checks.draft import Draft
+from checks.draft_shapes import normal_names
+from checks.engines.sglang.flags import Effective, effective
+from checks.engines.versions import Span, span
+from checks.errors import CheckError
+from checks.evidence import Evidence
+from checks.finding import Finding, Fix, Verdict
+from checks.launch import Launch, launch_of
+from checks.rules import Serving, releases, servings
+from checks.target import Target
+
+EVERY = span()
+EAGLES = ("EAGLE", "EAGLE3", "NEXTN")
+_NEEDS = "the launch flags (--args, or a running server)"
+_RELEASE = "the engine's release (--engine sglang==VERSION)"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command line as one release of SGLang takes it, and the models it is for."""
+
+    id: str
+    evidence: Evidence
+    launch: Launch
+    serving: Serving
+
+    @property
+    def draft(self) -> Draft | None:
+        """The draft; None when it is not given or its config cannot be used."""
+        try:
+            draft = self.evidence.draft
+            return draft if draft is not None and draft.config_error is None else None
+        except CheckError:
+            return None
+
+    @property
+    def target(self) -> Target | None:
+        """The target, None when it is not given or cannot be used."""
+        try:
+            return self.evidence.target
+        except CheckError:
+            return None
+
+    @property
+    def algorithm(self) -> str:
+        """The speculative algorithm in capitals; empty without speculation."""
+        return self.launch.facts.algorithm.upper()
+
+    @property
+    def effective(self) -> Effective | None:
+        """Steps, topk and draft tokens as the server takes them; None where it would not start."""
+        target = self.target
+        return effective(self.launch.facts, self.serving.version, target.architecture if target is not None else "")
+
+    @property
+    def eagle3(self) -> str:
+        """By what the draft is an EAGLE-3 draft: its class, or a tensor only they have; empty when nothing says so."""
+        draft = self.draft
+        if draft is None:
+            return ""
+        named = next((name for name in names_of(draft.config) if "eagle3" in name.lower()), "")
+        if named:
+            return named
+        try:
+            names = normal_names(draft.weights.info) if draft.weights is not None else {}
+        except CheckError:
+            return ""
+        return next((name for name in ("d2t", "layers.0.hidden_norm.weight") if name in names), "")
+
+    def say(
+        self, verdict: Verdict, text: str, facts: Mapping[str, Any] | None = None, fix: Fix | None = None
+    ) -> Finding:
+        """A finding that no release decides: PASS, INFO, UNKNOWN."""
+        return Finding(self.id, verdict, text, {"launch": self.launch.source, **(facts or {})}, fix)
+
+    def rule(
+        self,
+        verdict: Verdict,
+        text: str,
+        versions: Span = EVERY,
+        facts: Mapping[str, Any] | None = None,
+        fix: Fix | None = None,
+    ) -> Finding:
+        """A WARN or FAIL of a rule that holds for some releases, which the summary names.
+
+        Another release: PASS. A release that is not known: UNKNOWN, unless the rule holds for every one.
+        """
+        found = {**(facts or {}), "versions": releases(versions)}
+        said = f"{text} ({releases(versions)})"
+        known = self.serving.within(versions)
+        if known is None:
+            return self.say(Verdict.UNKNOWN, f"{said}: the release is not known", {**found, "needs": [_RELEASE]})
+        if not known:
+            return self.say(Verdict.PASS, f"only in {releases(versions)}: {text}", found)
+        return self.say(verdict, said, found, fix)
+
+
+Judge = Callable[[Case], Optional[Finding]]
+
+
+def flags_check(id: str) -> Callable[[Judge], CheckFunction]:
+    """Register a question on the launch flags, asked once for every engine; without flags it is UNKNOWN, once."""
+
+    def register(judge: Judge) -> CheckFunction:
+        @check(id)
+        @functools.wraps(judge)
+        def asked(evidence: Evidence) -> Iterable[Finding]:
+            launch = launch_of(evidence)
+            if launch is None:
+                yield Finding(id, Verdict.UNKNOWN, f"not checked: needs {_NEEDS}", {"needs": [_NEEDS]})
+                return
+            for serving in servings(evidence):
+                if not serving.is_sglang:
+                    said = f"not checked: the flags of {serving.words} are not known here, only SGLang's"
+                    yield Finding(id, Verdict.UNKNOWN, said, {"needs": ["a table of its flags"]}, engine=serving.label)
+                    continue
+                found = judge(Case(id, evidence, launch, serving))
+                if found is not None:
+                    yield replace(found, engine=serving.label)
+
+        return asked
+
+    return register
