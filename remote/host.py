@@ -18,6 +18,7 @@ from remote.errors import CommandFailed, HostKeyUnknown, HostUnreachable, NotLis
 from remote.stream import CHUNK, Channel, CommandRecord, LinkState, Stream, identified
 
 COMMANDS_KEPT = 500
+_KILL = 'kill -s KILL -- "-$1" 2>/dev/null || kill -s KILL -- "$1"'
 
 Trust = Callable[[HostKeyUnknown], Awaitable[bool]]
 
@@ -179,14 +180,13 @@ class CommandHost(ABC):
                     feeder.cancel()
                     await asyncio.gather(feeder, return_exceptions=True)
 
-    async def _kill(self, pid: int, group: int) -> None:
-        """SIGKILL to a command we started: to its whole group if it leads one, else to it alone.
+    async def _kill(self, pid: int) -> None:
+        """SIGKILL to a command we started: to the group it leads, or to it alone when it leads none.
 
-        A group it does not lead may hold the SSH server itself.
+        Never to a group it does not lead, which may hold the SSH server itself.
         """
-        target = f"-{pid}" if group == pid else str(pid)
         inside = ["docker", "exec", "-i", self.container] if self.container else []
-        channel = await self._start_unqueued([*inside, "sh", "-c", 'kill -s KILL -- "$1"', "sh", target])
+        channel = await self._start_unqueued([*inside, "sh", "-c", _KILL, "sh", str(pid)])
         try:
             channel.write_eof()
             await channel.wait()
@@ -245,9 +245,9 @@ class LocalHost(CommandHost):
             raise CommandFailed(argv[:1], None, "", f"it could not be started: {error.strerror}") from error
         return _LocalChannel(process)
 
-    async def _kill(self, pid: int, group: int) -> None:
+    async def _kill(self, pid: int) -> None:
         if self.container:
-            await super()._kill(pid, group)
+            await super()._kill(pid)
         else:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)

@@ -16,11 +16,10 @@ from remote.errors import RemoteError
 CHUNK = 1 << 16
 STDERR_KEPT = 1 << 18  # the end of stderr says why a command ended; a chatty one must not fill memory
 
-# Says which process and group the command became, on stderr where it cannot mix with data: an SSH server may refuse to
+# Says which process the command became, on stderr where it cannot mix with data: an SSH server may refuse to
 # deliver signals (OpenSSH does for root), so ending a command needs its pid. `exec` keeps that pid.
 _IDENTIFY = """token=$1; dir=$2; shift 2
-read -r pid comm state ppid group rest 2>/dev/null </proc/self/stat
-echo "$token $$ ${group:-0}" >&2
+echo "$token $$" >&2
 if [ -n "$dir" ]; then cd -- "$dir" || exit 126; fi
 exec "$@"
 """
@@ -70,13 +69,13 @@ class Channel(Protocol):
         """Let go of the channel without waiting."""
 
 
-Kill = Callable[[int, int], Awaitable[None]]
+Kill = Callable[[int], Awaitable[None]]
 
 
 def identified(
     argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, container: str = ""
 ) -> tuple[list[str], str]:
-    """`argv` so that it first tells its pid and process group on stderr, and the token that marks that line."""
+    """`argv` so that it first tells its pid on stderr, and the token that marks that line."""
     token = f"pid-{uuid.uuid4().hex}"
     settings = ["env", *(f"{key}={value}" for key, value in env.items())] if env else []
     into = ["docker", "exec", "-i", container] if container else []
@@ -95,7 +94,7 @@ class Stream:
         self._state, self._record = state, record
         self._started = time.monotonic()
         self._stderr = bytearray()
-        self._identity: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+        self._identity: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._listener = asyncio.create_task(self._listen())
         self.returncode: int | None = None
 
@@ -114,7 +113,7 @@ class Stream:
                 del self._stderr[:-STDERR_KEPT]
         finally:
             if not self._identity.done():
-                self._identity.set_result((0, 0))
+                self._identity.set_result(0)
 
     def _find_identity(self) -> None:
         start = self._stderr.find(self._token)
@@ -123,7 +122,7 @@ class Stream:
             return
         words = bytes(self._stderr[start:end]).split()
         del self._stderr[start : end + 1]
-        self._identity.set_result((int(words[1]), int(words[2])) if len(words) == 3 else (0, 0))
+        self._identity.set_result(int(words[1]) if len(words) == 2 else 0)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._chunks()
@@ -180,9 +179,9 @@ class Stream:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5):
-                pid, group = await asyncio.shield(self._identity)
+                pid = await asyncio.shield(self._identity)
                 if pid:
-                    await self._kill(pid, group)
+                    await self._kill(pid)
 
     async def __aenter__(self) -> Stream:
         return self

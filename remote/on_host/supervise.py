@@ -26,28 +26,30 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def end(child: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to the program's whole group."""
-    with contextlib.suppress(OSError):
-        os.killpg(child.pid, signal.SIGKILL)
+def end_the_rest() -> None:
+    """SIGKILL to what the program left behind in our group."""
+    for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+        with contextlib.suppress(OSError):
+            if int(name) != os.getpid() and os.getpgid(int(name)) == os.getpid():
+                os.kill(int(name), signal.SIGKILL)
 
 
 def main() -> None:
     """Run the program and pass on its exit code; 128 and the number for a signal, as shells say it."""
     request = read_request()
+    # One group for us and the program: whoever ends the group, from here or from outside, ends all of it.
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
     with contextlib.suppress(OSError):
         os.nice(int(request["nice"]))
     environment = dict(os.environ, **request["env"])
     try:
-        child = subprocess.Popen(
-            request["argv"], stdin=subprocess.PIPE, env=environment, start_new_session=True, preexec_fn=die_with_parent
-        )
+        child = subprocess.Popen(request["argv"], stdin=subprocess.PIPE, env=environment, preexec_fn=die_with_parent)
     except OSError as error:
         sys.exit(f"{request['argv'][0]}: {error.strerror}")
 
     def stop(*_: Any) -> None:
-        end(child)
-        os._exit(1)
+        os.killpg(0, signal.SIGKILL)
 
     def watch() -> None:
         # Nothing more is ever sent on stdin: its end means that the console has left or the link is down.
@@ -63,7 +65,7 @@ def main() -> None:
         child.stdin.write(json.dumps(request["request"]).encode() + b"\n")
         child.stdin.close()
     code = child.wait()
-    end(child)  # whatever it left behind
+    end_the_rest()
     sys.stdout.flush()
     os._exit(code if code >= 0 else 128 - code)
 

@@ -34,6 +34,9 @@ elif mode == "wait":
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     say(pids=[os.getpid(), child.pid])
     time.sleep(1000)
+elif mode == "leave":
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], stdout=subprocess.DEVNULL)
+    say(pids=[child.pid])
 elif mode == "flood":
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     say(pids=[os.getpid(), child.pid])
@@ -127,6 +130,12 @@ async def test_a_line_that_is_no_object_ends_it(host: Host, mode: str) -> None:
     with pytest.raises(CommandFailed, match="line 2 of its output is not a JSON object") as caught:
         await answers(host, mode=mode)
     assert "\x1b" not in str(caught.value)
+
+
+async def test_what_it_leaves_running_is_ended(host: Host) -> None:
+    *_, last = await answers(host, mode="leave")
+    for pid in last["pids"]:
+        await gone(pid)
 
 
 @pytest.mark.parametrize("mode", ["wait", "flood"])
