@@ -218,7 +218,7 @@ def test_a_check_that_raises_is_internal_and_hides_nothing(tmp_path: Path, monke
 def test_a_failure_to_open_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[object] = []
 
-    def refuse(*given: object) -> Cache:
+    def refuse(*given: object, **more: object) -> Cache:
         looked.append(given)
         raise BadTensors("broken")
 
