@@ -104,8 +104,8 @@ class ChecksScreen(ConsoleScreen):
         elif self._shown:
             worst = next((i for i, item in enumerate(self._shown) if item["verdict"] == "FAIL"), 0)
             table.move_cursor(row=worst)
-        table.border_title = self._title()
-        table.border_subtitle = self._subtitle()
+        table.border_title = Content(self._title())
+        table.border_subtitle = Content(self._subtitle())
         self._detail()
 
     def _title(self) -> str:

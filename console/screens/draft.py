@@ -82,7 +82,7 @@ class DraftScreen(ConsoleScreen):
             line = first_difference(text.text, draft.staged)
             text.text = draft.staged
             text.move_cursor((line, 0), center=True)
-        text.border_title = one_line(draft.path)
+        text.border_title = Content(one_line(draft.path))
         text.border_subtitle = (
             "editing: Esc ends" if not text.read_only else "staged, not written" if draft.dirty else "as on the host"
         )

@@ -149,8 +149,9 @@ class LaunchScreen(ConsoleScreen):
         return True if possible.get(action, True) else None
 
     def on_data_table_row_selected(self) -> None:
-        """Enter on a row changes that flag."""
-        self.action_edit()
+        """Enter on a row changes that flag, where flags can be changed."""
+        if self.check_action("edit", ()):
+            self.action_edit()
 
     @work(exclusive=True, group="flag")
     async def action_edit(self) -> None:

@@ -70,8 +70,8 @@ class LiveScreen(ConsoleScreen):
             panel = self.query_one("#wiring")
             panel.set_class(wiring.state == BAD, "bad")
             panel.set_class(wiring.state == OK, "good")
-            panel.border_title = wiring_title(wiring)
-            panel.border_subtitle = one_line(self.cockpit.error)[:100]
+            panel.border_title = Content(wiring_title(wiring))
+            panel.border_subtitle = Content(one_line(self.cockpit.error)[:100])
 
     def _draw_values(self) -> None:
         assert self.session is not None
@@ -105,7 +105,7 @@ class LiveScreen(ConsoleScreen):
         words = ["follow" if log.following else "detached (F follows)", log.filter_words, f"{log.total:,} lines"]
         if log.search_words:
             words.append(f"/{log.search_words}/")
-        log.border_title = "log – " + " – ".join(words)
+        log.border_title = Content("log – " + " – ".join(words))
 
     def on_log_view_inspected(self, event: LogView.Inspected) -> None:
         """Enter on a line: what the parser read from it."""
