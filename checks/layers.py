@@ -6,10 +6,12 @@ output. A *rule* is one consumer's reading of `eagle_aux_hidden_state_layer_ids`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Protocol
+
+from checks.errors import CheckError
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,28 @@ def ids_for(states: Sequence[int], rule: Rule, n: int) -> tuple[int, ...] | None
     """The ids that make `rule` feed exactly `states`, or None where no ids can.
 
     The rule is inverted by running it forward over candidates, never by algebra, so that a rule that branches on its
-    input (deepseek from 0.5.13 on: first id 1 means something else) is inverted rightly too.
+    input is inverted rightly too: SGLang's deepseek from 0.5.13 on reads ids that begin with 1 as one less, and feeds
+    1,29,57 for 29,1,57 only (engines feed in ascending order whatever the order of the ids).
     """
     wanted = tuple(states)
-    uniform = [(shift,) * len(wanted) for shift in (0, -1, 1)]
-    for shifts in [*uniform, *product((0, -1, 1), repeat=len(wanted))]:
-        candidate = tuple(state + shift for state, shift in zip(wanted, shifts))
-        served = rule.served(list(candidate), n)
+    for candidate in _candidates(wanted):
+        try:
+            served = rule.served(list(candidate), n)
+        except CheckError:
+            continue  # what the rule makes of these ids is not known; others may still be
         if served.problem is None and served.states == wanted:
             return candidate
     return None
+
+
+def _candidates(wanted: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Every slot shifted alike, in order; then with another id in front; then slots shifted one by one."""
+    alike = [tuple(state + shift for state in wanted) for shift in (0, -1, 1)]
+    yield from alike
+    for ids in alike:
+        yield from ((ids[at], *ids[:at], *ids[at + 1 :]) for at in range(1, len(ids)))
+    for shifts in product((0, -1, 1), repeat=len(wanted)):
+        yield tuple(state + shift for state, shift in zip(wanted, shifts))
 
 
 def shift_words(trained: int, served: int) -> str:

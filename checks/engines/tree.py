@@ -95,14 +95,16 @@ class ModelTree:
     def member_class(self, owner: ClassSource, attribute: str) -> ClassSource | None:
         """The class of `self.attribute`, from its assignment in a method of the class; None when it is not plain.
 
-        Follows `self.x = Name(…)` and `self.x = self._make(…)` with one `return Name(…)`; an assignment of None beside
-        it is passed over; two different classes are not decided between.
+        Follows `self.x = Name(…)`, also where the name is a class attribute (`self.body_cls(…)`) or a parameter of the
+        constructor that a subclass fills in, and `self.x = self._make(…)` with one `return Name(…)`. An assignment of
+        None beside it is passed over; two different classes are not decided between.
         """
         for candidate in self.lineage(owner):
             made = self._assigned(candidate, owner, attribute)
             if made:
-                place, name = made.popitem()
-                return None if made or not name else self._named(place, name)
+                first = made[0]
+                same = first is not None and all(item is not None and item.node is first.node for item in made)
+                return first if same else None
         return None
 
     def parse(self, path: Path) -> ast.Module:
@@ -138,30 +140,115 @@ class ModelTree:
                     return ClassSource(path, node) if node is not None else None
         return None
 
-    def _assigned(self, holder: ClassSource, owner: ClassSource, attribute: str) -> dict[ClassSource, str]:
-        """The classes assigned to `self.attribute` in `holder`, each with the class whose file gives the name meaning.
-
-        An entry with an empty name stands for anything that is not a plain construction.
-        """
-        made: dict[ClassSource, str] = {}
-        for node in ast.walk(holder.node):
-            if isinstance(node, ast.Assign) and any(_is_self(target, attribute) for target in node.targets):
-                if isinstance(node.value, ast.Constant) and node.value.value is None:
-                    continue
-                place, name = self._constructed(node.value, holder, owner)
-                made[place] = name if made.get(place, name) == name else ""
+    def _assigned(self, holder: ClassSource, owner: ClassSource, attribute: str) -> list[ClassSource | None]:
+        """The classes assigned to `self.attribute` in `holder`, None for what is not a plain construction."""
+        made: list[ClassSource | None] = []
+        for method in holder.node.body:
+            if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            for node in ast.walk(method):
+                if isinstance(node, ast.Assign) and any(_is_self(target, attribute) for target in node.targets):
+                    if isinstance(node.value, ast.Constant) and node.value.value is None:
+                        continue
+                    made.append(self._constructed(node.value, Method(holder, method), owner))
         return made
 
-    def _constructed(self, value: ast.AST, holder: ClassSource, owner: ClassSource) -> tuple[ClassSource, str]:
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-            return holder, value.func.id
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and _is_name(value.func.value, "self"):
+    def _constructed(self, value: ast.AST, place: Method, owner: ClassSource) -> ClassSource | None:
+        """The class an expression constructs, standing in a method of one of the owner's bases."""
+        if not isinstance(value, ast.Call):
+            return None
+        if isinstance(value.func, ast.Attribute) and _is_name(value.func.value, "self"):
+            named = self._class_attribute(owner, value.func.attr)
+            if named is not None:
+                return self._meant(*named)
             maker = self.method(owner, value.func.attr)
             returned = [node.value for node in ast.walk(maker.node) if isinstance(node, ast.Return)] if maker else []
             made = returned[0] if len(returned) == 1 else None
-            if maker and isinstance(made, ast.Call) and isinstance(made.func, ast.Name):
-                return maker.owner, made.func.id
-        return holder, ""
+            return self._meant(maker.owner, made.func) if maker and isinstance(made, ast.Call) else None
+        if isinstance(value.func, ast.Name) and value.func.id in _parameters(place.node):
+            given = self._argument(owner, place, value.func.id) if place.node.name == "__init__" else None
+            return self._meant(*given) if given is not None else None
+        return self._meant(place.owner, value.func)
+
+    def _meant(self, place: ClassSource, name: ast.expr) -> ClassSource | None:
+        """The class a name or `module.Name` means in the file of `place`."""
+        if isinstance(name, ast.Name):
+            return self._named(place, name.id)
+        if isinstance(name, ast.Attribute) and isinstance(name.value, ast.Name):
+            return self._in_module(place, name.value.id, name.attr)
+        return None
+
+    def _in_module(self, place: ClassSource, module: str, name: str) -> ClassSource | None:
+        for statement in ast.walk(self.parse(place.path)):
+            if not isinstance(statement, (ast.Import, ast.ImportFrom)):
+                continue
+            for alias in statement.names:
+                if (alias.asname or alias.name) != module:
+                    continue
+                path = self.folder / (alias.name.rsplit(".", 1)[-1] + ".py")
+                node = _class_in(self.parse(path), name) if path.is_file() else None
+                return ClassSource(path, node) if node is not None else None
+        return None
+
+    def _class_attribute(self, owner: ClassSource, name: str) -> tuple[ClassSource, ast.expr] | None:
+        for candidate in self.lineage(owner):
+            for node in candidate.node.body:
+                if isinstance(node, ast.Assign) and any(_is_name(target, name) for target in node.targets):
+                    return candidate, node.value
+        return None
+
+    def _argument(self, owner: ClassSource, place: Method, name: str) -> tuple[ClassSource, ast.expr] | None:
+        """What a constructor's parameter is when an `owner` is built: the engine gives configs only, so a class comes
+        from the default of the outermost constructor, or from what a subclass passes to `super().__init__`."""
+        chain = [made for made in map(self._own_constructor, self.lineage(owner)) if made is not None]
+        depth = next((index for index, made in enumerate(chain) if made.node is place.node), None)
+        while depth is not None:
+            default = _default(chain[depth].node, name)
+            if depth == 0:
+                return (chain[0].owner, default) if default is not None else None
+            caller = chain[depth - 1]
+            given = _passed(caller.node, chain[depth].node, name)
+            if given is None:
+                return (chain[depth].owner, default) if default is not None else None
+            if not (isinstance(given, ast.Name) and given.id in _parameters(caller.node)):
+                return caller.owner, given
+            depth, name = depth - 1, given.id
+        return None
+
+    def _own_constructor(self, owner: ClassSource) -> Method | None:
+        for node in owner.node.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                return Method(owner, node)
+        return None
+
+
+def _parameters(function: Function) -> list[str]:
+    """The names of a method's parameters, without self."""
+    return [item.arg for item in (*function.args.posonlyargs, *function.args.args)][1:] + [
+        item.arg for item in function.args.kwonlyargs
+    ]
+
+
+def _default(function: Function, name: str) -> ast.expr | None:
+    spec = function.args
+    names = [item.arg for item in (*spec.posonlyargs, *spec.args)]
+    defaults: dict[str, ast.expr | None] = dict(zip(names[::-1], spec.defaults[::-1]))
+    defaults.update(zip((item.arg for item in spec.kwonlyargs), spec.kw_defaults))
+    return defaults.get(name)
+
+
+def _passed(caller: Function, called: Function, name: str) -> ast.expr | None:
+    """What `super().__init__(…)` in `caller` gives for a parameter of `called`; None when it leaves it out."""
+    for node in ast.walk(caller):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "__init__"):
+            continue
+        if not (isinstance(node.func.value, ast.Call) and _is_name(node.func.value.func, "super")):
+            continue
+        by_name = next((item.value for item in node.keywords if item.arg == name), None)
+        positions = _parameters(called)
+        index = positions.index(name) if name in positions else len(node.args)
+        return by_name or (node.args[index] if index < len(node.args) else None)
+    return None
 
 
 def _small(path: Path) -> bool:

@@ -201,6 +201,89 @@ class WrapperForConditionalGeneration:
     assert states(root, [2, 30, 60], name="WrapperForConditionalGeneration")[0] == (3, 31)
 
 
+FLAGGED = """
+def set_eagle3_layers_to_capture(self, layers_to_capture):
+    self.layers_to_capture = layers_to_capture
+    for layer_id in self.layers_to_capture:
+        setattr(self.layers[layer_id], "_is_layer_to_capture", True)
+def forward(self, hidden_states):
+    for layer in self.layers:
+        wanted = getattr(layer, "_is_layer_to_capture", False)
+"""
+PASSES_ON = """
+def set_eagle3_layers_to_capture(self, layer_ids=None):
+    taken = [val + 1 for val in layer_ids]
+    if hasattr(self.model, "set_eagle3_layers_to_capture"):
+        self.model.set_eagle3_layers_to_capture(taken)
+    else:
+        self.model.layers_to_capture = taken
+"""
+
+
+def multimodal(body: str = "body_cls", keyword: str = "body_cls") -> dict[str, str]:
+    """A wrapper that gets the class of its language model as a parameter; a subclass in another file names another."""
+    wrapper = f"""
+import torch
+class PlainModel(torch.nn.Module):
+{indent(dedent(LOOP), "    ")}
+class PlainForConditionalGeneration(torch.nn.Module):
+    def __init__(self, config, quant=None, prefix="", body_cls=PlainModel):
+        super().__init__()
+        if not config.encoder_only:
+            self.model = body_cls(config=config, prefix=prefix)
+{indent(dedent(PASSES_ON), "    ")}
+EntryClass = PlainForConditionalGeneration
+"""
+    other = f"""
+from engine.srt.models.wrapper import PlainForConditionalGeneration
+class OtherModel:
+{indent(dedent(FLAGGED), "    ")}
+class OtherForConditionalGeneration(PlainForConditionalGeneration):
+    def __init__(self, config, quant=None, prefix="", {body}=OtherModel):
+        super().__init__(config, quant, prefix, {keyword})
+EntryClass = OtherForConditionalGeneration
+"""
+    return {"wrapper": wrapper, "other": other}
+
+
+def test_the_language_models_class_may_come_in_as_a_parameter(tmp_path: Path) -> None:
+    root = tree(tmp_path, **multimodal())
+    assert states(root, [2, 30, 58], name="PlainForConditionalGeneration") == ((3, 31, 59), "")
+    assert states(root, [2, 30, 60], name="PlainForConditionalGeneration")[0] == (3, 31)
+    assert states(root, [2, 30, 58], name="OtherForConditionalGeneration") == ((3, 31, 59), "")
+    served, problem = states(root, [2, 30, 60], name="OtherForConditionalGeneration")
+    assert served == ()
+    assert "IndexError" in problem
+
+
+@pytest.mark.parametrize(("body", "keyword"), [("cls", "cls"), ("cls", "body_cls=cls")])
+def test_the_parameter_is_followed_by_place_or_by_name(tmp_path: Path, body: str, keyword: str) -> None:
+    root = tree(tmp_path, **multimodal(body, keyword))
+    assert "IndexError" in states(root, [2, 30, 60], name="OtherForConditionalGeneration")[1]
+
+
+def test_flags_that_the_setter_forgets_mean_that_nothing_is_captured(tmp_path: Path) -> None:
+    files = multimodal()
+    files["other"] = files["other"].replace("def set_eagle3_layers_to_capture", "def set_dflash_layers_to_capture")
+    served, problem = states(tree(tmp_path, **files), [2, 30, 58], name="OtherForConditionalGeneration")
+    assert served == ()
+    assert "flags" in problem
+
+
+def test_the_body_may_be_a_class_attribute_of_another_module(tmp_path: Path) -> None:
+    text = f"""
+from engine.srt.models import other
+class TextForCausalLM:
+    body_cls = other.OtherModel
+    def __init__(self, config):
+        self.model = self.body_cls(config=config)
+{indent(dedent(PASSES_ON), "    ")}
+"""
+    root = tree(tmp_path, **multimodal(), text=text)
+    assert states(root, [2, 30, 58], name="TextForCausalLM") == ((3, 31, 59), "")
+    assert "IndexError" in states(root, [2, 30, 60], name="TextForCausalLM")[1]
+
+
 def test_of_two_classes_of_one_name_the_offered_one_is_read(tmp_path: Path) -> None:
     other = source(SETTER.replace("val + 1", "val + 5")).replace("EntryClass = ToyForCausalLM", "EntryClass = None")
     assert states(tree(tmp_path, a_toy=other, toy=source()), [2, 30, 40])[0] == (3, 31, 41)

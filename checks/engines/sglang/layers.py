@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from checks.engines.reach import Reach, collect, wrong_ids
-from checks.engines.versions import Span, release, span
+from checks.engines.versions import Span, dotted, release, span
 from checks.layers import Served
 
 NEWEST = "0.5.23"
@@ -22,6 +22,8 @@ READS_IDS = span("0.4.9")
 
 POINTER = "/eagle_config/eagle_aux_hidden_state_layer_ids"
 """The only place SGLang reads ids from; a top-level list is ignored for the capture, in every version."""
+
+UNMARKED = "the list is set, but not the flags of the layers that the loop tests: no state is captured"
 
 Mapping = Callable[[Sequence[int], int], Sequence[int]]
 
@@ -83,8 +85,10 @@ _TAKES_BOTH = Reach(start=True, end=True)
 _MARKS = Reach(start=None, end=False, flagged=True)
 
 ROWS: tuple[Row, ...] = (
-    Row("llama", span("0.4.6", "0.5.20"), reach=_CRASHES_AT_0),
-    Row("llama", span("0.5.21"), reach=_TAKES_0),
+    Row("llama", span("0.4.6", "0.5.21"), reach=_CRASHES_AT_0),
+    Row("llama", span("0.5.22"), reach=_TAKES_0),
+    Row("llama4", span("0.4.9", "0.5.20"), reach=_CRASHES_AT_0),
+    Row("llama4", span("0.5.21"), reach=_TAKES_0),
     Row("llama4_vl", span("0.4.9", "0.5.20"), reach=_CRASHES_AT_0, note="passes the ids to its language model"),
     Row("llama4_vl", span("0.5.21"), reach=_TAKES_0, note="passes the ids to its language model"),
     Row("qwen3", span("0.4.9")),
@@ -96,29 +100,38 @@ ROWS: tuple[Row, ...] = (
     Row("qwen2_5_vl", span("0.5.2"), reach=_TAKES_0, note="captures in the language model of Qwen2"),
     Row("gpt_oss", span("0.5.1", "0.5.16"), reach=_CRASHES_AT_0),
     Row("gpt_oss", span("0.5.17"), MAX_IS_N, reach=_TAKES_BOTH, note="upstream pull request 32334"),
-    Row("apertus", span("0.5.3", "0.5.20"), reach=_CRASHES_AT_0),
-    Row("apertus", span("0.5.21"), reach=_TAKES_0),
+    Row("apertus", span("0.5.3", "0.5.21"), reach=_CRASHES_AT_0),
+    Row("apertus", span("0.5.22"), reach=_TAKES_0),
     Row("deepseek_v2", span("0.5.5", "0.5.12"), reach=_CRASHES_AT_0),
     Row("deepseek_v2", span("0.5.13", "0.5.13"), FIRST_IS_1, reach=_CRASHES_AT_0, note="upstream pull request 25454"),
     Row("deepseek_v2", span("0.5.14"), FIRST_IS_1, reach=_TAKES_0, note="upstream pull request 25454"),
     Row("glm4_moe", span("0.5.5", "0.5.20"), reach=_CRASHES_AT_0),
     Row("glm4_moe", span("0.5.21"), reach=_TAKES_0),
+    Row("glm4_moe_lite", span("0.5.8", "0.5.12"), reach=_CRASHES_AT_0, note="inherits the setter of deepseek_v2"),
     Row("glm4_moe_lite", span("0.5.13", "0.5.20"), FIRST_IS_1, reach=_CRASHES_AT_0),
     Row("glm4_moe_lite", span("0.5.21"), FIRST_IS_1),
     Row("glm5_next", span("0.5.20"), note="not the rule of deepseek_v2"),
     Row("longcat_flash", span("0.5.6", "0.5.20"), reach=_CRASHES_AT_0),
     Row("longcat_flash", span("0.5.21")),
-    Row("minimax_m2", span("0.5.6")),
-    Row("minimax_m3", span("0.5.16", "0.5.17"), broken="the list is set but not the flags the loop tests: no state"),
-    Row("minimax_m3", span("0.5.18"), reach=Reach(start=True, end=True)),
-    Row("minimax_m3_vl", span("0.5.18"), default=SHIFTED, reach=Reach(start=True, end=True)),
+    Row("minimax_m2", span("0.5.6", "0.5.10"), reach=_CRASHES_AT_0),
+    Row("minimax_m2", span("0.5.11")),
+    Row("minimax_m3", span("0.5.16", "0.5.17"), broken=UNMARKED),
+    Row("minimax_m3", span("0.5.18", "0.5.22")),
+    Row("minimax_m3", span("0.5.23"), reach=_TAKES_BOTH),
+    Row("minimax_m3_vl", span("0.5.18", "0.5.22"), default=SHIFTED),
+    Row("minimax_m3_vl", span("0.5.23"), default=SHIFTED, reach=_TAKES_BOTH),
     Row("bailing_moe", span("0.5.9"), reach=_TAKES_0),
-    Row("exaone_moe", span("0.5.9")),
+    Row("exaone_moe", span("0.5.9", "0.5.21"), reach=_CRASHES_AT_0),
+    Row("exaone_moe", span("0.5.22"), reach=_TAKES_0),
     Row("qwen3_next", span("0.5.9"), reach=_MARKS),
     Row("qwen3_vl", span("0.5.11"), reach=_TAKES_0),
+    Row("qwen3_vl_moe", span("0.5.11", "0.5.21"), reach=_TAKES_0),
+    Row("qwen3_vl_moe", span("0.5.22"), reach=_MARKS),
     Row("gemma3", span("0.5.12"), reach=_TAKES_BOTH, note="0.5.17 to 0.5.23 capture the MLP's share instead of R_k"),
     Row("gemma4", span("0.5.12"), reach=_TAKES_BOTH),
-    Row("qwen3_5", span("0.5.22")),
+    Row("qwen3_5", span("0.5.22"), reach=_MARKS),
+    Row("qwen3_5_vl", span("0.5.11", "0.5.21"), broken=UNMARKED),
+    Row("qwen3_5_vl", span("0.5.22"), reach=_MARKS),
 )
 
 # Architecture (config.json "architectures"[0] of the target) -> family: the entry classes of the model files and the
@@ -126,7 +139,6 @@ ROWS: tuple[Row, ...] = (
 FAMILIES: dict[str, tuple[str, ...]] = {
     "llama": (
         "LlamaForCausalLM",
-        "Llama4ForCausalLM",
         "MistralForCausalLM",
         "Ministral3ForCausalLM",
         "Phi3ForCausalLM",
@@ -134,6 +146,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "IQuestCoderForCausalLM",
         "TeleFLMForCausalLM",
     ),
+    "llama4": ("Llama4ForCausalLM",),
     "llama4_vl": ("Llama4ForConditionalGeneration",),
     "qwen3": ("Qwen3ForCausalLM",),
     "qwen3_moe": ("Qwen3MoeForCausalLM", "MellumForCausalLM"),
@@ -160,15 +173,24 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "bailing_moe": ("BailingMoEForCausalLM", "BailingMoeForCausalLM", "BailingMoeV2ForCausalLM"),
     "exaone_moe": ("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM"),
     "qwen3_next": ("Qwen3NextForCausalLM",),
-    "qwen3_vl": ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"),
+    "qwen3_vl": ("Qwen3VLForConditionalGeneration",),
+    "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration",),
     "gemma3": ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
     "gemma4": ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
-    "qwen3_5": (
-        "Qwen3_5ForCausalLM",
-        "Qwen3_5MoeForCausalLM",
-        "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5MoeForConditionalGeneration",
-    ),
+    "qwen3_5": ("Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"),
+    "qwen3_5_vl": ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"),
+}
+
+# First inspected release of architectures that came, or got the setter, later than their family.
+SINCE: dict[str, str] = {
+    "Ministral3ForCausalLM": "0.5.7",
+    "IQuestCoderForCausalLM": "0.5.8",
+    "TeleFLMForCausalLM": "0.5.6",
+    "MellumForCausalLM": "0.5.16",
+    "GlmMoeDsaForCausalLM": "0.5.9",
+    "MistralLarge3ForCausalLM": "0.5.7",
+    "KimiK25ForConditionalGeneration": "0.5.10",
+    "ExaoneMoeForCausalLM": "0.5.22",
 }
 
 
@@ -216,11 +238,13 @@ def table_rule(version: str, architecture: str) -> tuple[TableRule | None, str]:
             "run the check where the engine is installed, or give its source with --engine-source"
         )
     asked = release(version) or release(NEWEST)
+    since = span(SINCE.get(architecture, ""))
     for row in ROWS:
-        if row.family == family and asked in row.versions:
+        if row.family == family and asked in row.versions and asked in since:
             notes = [row.note] if row.note else []
             if asked > release(NEWEST):
                 notes.append(f"{version} is newer than the table ({NEWEST}): assumed to behave like it")
             return TableRule(row, asked in READS_IDS), "; ".join(notes)
-    first = next(str(row.versions) for row in ROWS if row.family == family)
-    return None, f"sglang {version} cannot serve EAGLE-3 for {architecture}: support is in {first}"
+    first = min(row.versions.since or () for row in ROWS if row.family == family)
+    first = max(first, since.since or ())
+    return None, f"sglang {version} cannot serve EAGLE-3 for {architecture}: support came with {dotted(first)}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from checks.engines.interpret import CAPTURE_FLAG, CAPTURE_LIST, Captured, Interpreter, RuleRaises
 from checks.engines.interpret import Path as Root
 from checks.engines.reach import Reach, RuleUnknown, collect
+from checks.engines.sglang.layers import UNMARKED
 from checks.engines.tree import ClassSource, Method, ModelTree, SourceUnknown
 from checks.layers import Served
 
@@ -58,6 +59,8 @@ class ProbedRule:
             return Served((), f"the server stops at start: {error}")
         if captured.flags is not None:
             return self._flagged(captured, n)
+        if self.reach.flagged:
+            return Served((), UNMARKED)
         if captured.indices is None:
             raise RuleUnknown(f"{self.source}: sets no list of layers")
         return collect(captured.indices, n, self.reach)
@@ -135,7 +138,8 @@ def _reach(tree: ModelTree, model: ClassSource, setter: Method) -> Reach:
     inner = _walker(tree, model)
     if inner is None:
         return Reach()
-    return Reach(_takes_start(inner), _takes_end(inner))
+    flagged = all(isinstance(test, ast.Call) for test in _tests(inner.node))
+    return Reach(_takes_start(inner), _takes_end(inner), flagged)
 
 
 def _walker(tree: ModelTree, model: ClassSource, depth: int = 0) -> ClassSource | None:
