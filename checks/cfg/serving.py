@@ -137,7 +137,10 @@ def dtype_vs_target(case: Case) -> Finding | None:
         return case.say(Verdict.INFO, f"{who} config names no dtype ({own or other or 'neither'} otherwise)", facts)
     if own == other:
         return case.say(Verdict.PASS, f"both are {own}", facts)
-    fix = FlagsFix(set={"dtype": other}) if other in ("bfloat16", "float16") and case.serving.is_sglang else None
+    if not case.serving.is_sglang:
+        said = f"the draft is {own} and the target {other}: what {case.serving.words} makes of it is not known here"
+        return case.say(Verdict.INFO, said, facts)
+    fix = FlagsFix(set={"dtype": other}) if other in ("bfloat16", "float16") else None
     said = f"the draft is {own} and the target {other}, and no --dtype settles it"
     return case.say(Verdict.WARN, said, facts, fix)
 

@@ -8,7 +8,6 @@ import pytest
 
 from checks.engines import sglang, vllm
 from checks.engines.reach import RuleUnknown
-from checks.engines.sglang.defects import defects_of
 from checks.engines.sglang.layers import FAMILIES, ROWS
 from checks.engines.versions import release, span
 from checks.layers import ids_for
@@ -202,13 +201,6 @@ def test_a_span_includes_both_ends_and_what_lies_below_its_upper_one() -> None:
     assert release("0.16.2") in inside
     assert release("0.11.0") not in inside
     assert release("0.17.0") not in inside
-
-
-def test_defects_are_told_by_version_and_target() -> None:
-    assert [item.id for item in defects_of("0.5.8", LLAMA)] == ["graph-default-layers"]
-    assert "deepseek-partial-sums" in [item.id for item in defects_of("0.5.12", DEEPSEEK)]
-    assert defects_of("0.5.16", "Gemma3ForCausalLM") == ()
-    assert [item.id for item in defects_of("0.5.20", "Gemma3ForCausalLM")] == ["gemma3-mlp-share"]
 
 
 def test_trainers_say_which_states_their_defaults_are() -> None:

@@ -1,0 +1,91 @@
+"""cfg.rope_vs_target, cfg.draft_window, cfg.dtype_vs_target: the config beside the target's and the launch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checks.asking import ask, draft_of
+from tests.checks.files import write_target
+
+GUARD = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+
+
+def test_another_rotary_base_is_only_told(tmp_path: Path) -> None:
+    """A published head that works: base 1000000 and eps 1e-6 for a target with 50000, yarn and 1e-5."""
+    draft = draft_of(tmp_path / "d", {"rope_theta": 1000000.0, "rms_norm_eps": 1e-6})
+    target = write_target(tmp_path / "t", rope_theta=50000.0, rope_scaling={"type": "yarn", "factor": 64})
+    found = ask("cfg.rope_vs_target", draft, target)
+    assert found["verdict"] == "INFO"
+    assert found["evidence"]["differ"] == ["rms_norm_eps", "rope_scaling", "rope_theta"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "verdict"), [((), "PASS"), ("sglang==0.5.9", "WARN"), ("sglang==0.5.10", "PASS")], ids=str
+)
+def test_rope_parameters_alone_need_a_release_that_reads_them(tmp_path: Path, engine: Any, verdict: str) -> None:
+    draft = draft_of(tmp_path / "d", {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}})
+    found = ask("cfg.rope_vs_target", draft, write_target(tmp_path / "t", rope_theta=1e6), engine)
+    assert found["verdict"] == verdict
+
+
+WINDOW = {"max_position_embeddings": 2048}
+
+
+@pytest.mark.parametrize(
+    ("args", "engine", "verdict"),
+    [
+        ("", (), "INFO"),
+        ("--context-length 2048", "sglang==0.5.12", "PASS"),
+        ("--context-length 8192", (), "WARN"),
+        ("--context-length 8192", "sglang==0.5.2", "FAIL"),
+        ("--context-length=8192", "sglang==0.5.12", "WARN"),
+        ("--tp 2", "sglang==0.5.12", "WARN"),
+    ],
+)
+def test_a_draft_with_a_shorter_window(tmp_path: Path, args: str, engine: Any, verdict: str) -> None:
+    target = write_target(tmp_path / "t", max_position_embeddings=131072)
+    found = ask("cfg.draft_window", draft_of(tmp_path / "d", WINDOW), target, engine, args)
+    assert found["verdict"] == verdict
+    assert "2048" in found["summary"]
+    if verdict in ("WARN", "FAIL"):
+        assert ("8192" if "8192" in args else "131072") in found["summary"]
+
+
+def test_the_guard_that_is_off_is_named(tmp_path: Path) -> None:
+    draft, args = draft_of(tmp_path / "d", WINDOW), "--context-length 8192"
+    found = ask("cfg.draft_window", draft, None, "sglang==0.5.12", args, env={GUARD: "1"})
+    assert found["verdict"] == "WARN"
+    assert "the guard that refuses this is off" in found["summary"]
+    on = ask("cfg.draft_window", draft, None, "sglang==0.5.12", args, env={GUARD: "0"})
+    assert not on["evidence"]["guard_off"]
+    assert "refuses this at the start" in on["summary"]
+    in_front = ask("cfg.draft_window", draft, None, "sglang==0.5.12", f"{GUARD}=1 sglang serve {args}")
+    assert in_front["evidence"]["guard_off"]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "args", "verdict"),
+    [
+        ({"torch_dtype": "bfloat16"}, {"torch_dtype": "bfloat16"}, "", "PASS"),
+        ({"torch_dtype": "float16"}, {"torch_dtype": "bfloat16"}, "", "WARN"),
+        ({"dtype": "float16"}, {"torch_dtype": "bfloat16"}, "", "WARN"),
+        ({"dtype": "torch.bfloat16"}, {"dtype": "bfloat16"}, "", "PASS"),
+        ({"torch_dtype": "float32"}, {"torch_dtype": "bfloat16"}, "--dtype auto", "WARN"),
+        ({"torch_dtype": "float16"}, {"torch_dtype": "bfloat16"}, "--dtype=bfloat16", "INFO"),
+        ({}, {"torch_dtype": "bfloat16"}, "", "INFO"),
+        ({"torch_dtype": "float16"}, {"text_config": {"dtype": "bfloat16"}}, "", "WARN"),
+    ],
+    ids=str,
+)
+def test_one_dtype_for_both(
+    tmp_path: Path, own: dict[str, str], other: dict[str, Any], args: str, verdict: str
+) -> None:
+    draft, target = draft_of(tmp_path / "d", own), write_target(tmp_path / "t", **other)
+    found = ask("cfg.dtype_vs_target", draft, target, (), args)
+    assert found["verdict"] == verdict
+    if verdict == "WARN":
+        flags = " ".join(f"--{key} {value}" for key, value in found["fix"]["set"].items())
+        assert ask("cfg.dtype_vs_target", draft, target, (), flags)["verdict"] in ("PASS", "INFO")
