@@ -127,37 +127,34 @@ class StopReport:
         return "KILL" in self.signals
 
 
-async def _start_setsid(host: Host, spec: ServerSpec, state_dir: str) -> ServerRecord:
+async def prepared(host: Host, spec: ServerSpec, state_dir: str = STATE) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What on_host/server.py is asked to start `spec`, and what makes a record of its answer; both plain JSON."""
     state = await resolve(host, state_dir)
     token = uuid.uuid4().hex
     name = f"{state}/servers/{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{token[:8]}"
-    argv = (await resolve(host, spec.argv[0]), *spec.argv[1:])
-    cwd, log = await resolve(host, spec.cwd or "~"), await resolve(host, spec.log)
-    request = {
-        "op": "start",
-        "argv": argv,
-        "env": dict(spec.env),
-        "cwd": cwd,
-        "log": log,
+    known = {
+        "argv": [await resolve(host, spec.argv[0]), *spec.argv[1:]],
+        "cwd": await resolve(host, spec.cwd or "~"),
+        "log": await resolve(host, spec.log),
         "port": spec.port,
         "token": token,
         "exit_file": f"{name}.exit",
     }
+    fields = {
+        **known,
+        "env_names": sorted(spec.env),
+        "spec_hash": spec.hash,
+        "stop": asdict(spec.stop),
+        "launcher": "setsid",
+        "file": f"{name}.json",
+    }
+    return {"op": "start", **known, "env": dict(spec.env)}, fields
+
+
+async def _start_setsid(host: Host, spec: ServerSpec, state_dir: str) -> ServerRecord:
+    request, fields = await prepared(host, spec, state_dir)
     answer, _ = await scripts.call(host, "server", request, timeout=60)
-    record = ServerRecord(
-        **{**answer, "cmdline": tuple(answer["cmdline"])},
-        argv=argv,
-        env_names=tuple(sorted(spec.env)),
-        cwd=cwd,
-        log=log,
-        port=spec.port,
-        spec_hash=spec.hash,
-        stop=spec.stop,
-        launcher="setsid",
-        token=token,
-        file=f"{name}.json",
-        exit_file=f"{name}.exit",
-    )
+    record = ServerRecord.from_json(json.dumps({**fields, **answer}).encode())
     await _save(host, record)
     return record
 
