@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -34,12 +34,16 @@ def to_json(report: Mapping[str, Any]) -> str:
 def to_text(report: Mapping[str, Any], colour: bool = False) -> str:
     """The report for a person: findings worst first, evidence and fix under each that asks for something.
 
-    The last line says `not proven: …` where UNKNOWN is left.
+    What passed without a number worth reading, and what lacks the same evidence, is folded into a line each; --json has
+    every finding. The last line says `not proven: …` where UNKNOWN is left.
     """
     report = mask_json(report)
     lines: list[str] = []
-    for finding in sorted(report["findings"], key=lambda item: _rank(item["verdict"])):
+    for finding in sorted(
+        (item for item in report["findings"] if not _folds(item)), key=lambda item: _rank(item["verdict"])
+    ):
         lines += finding_lines(finding, colour)
+    lines += _folded([item for item in report["findings"] if _folds(item)], colour)
     counts = ", ".join(f"{report['summary'][name]} {name}" for name in VERDICTS if report["summary"].get(name))
     engines = ", ".join(_engine(item) for item in report.get("engines", []))
     lines.append("")
@@ -58,8 +62,44 @@ def to_text(report: Mapping[str, Any], colour: bool = False) -> str:
     )
     unproven = [item for item in report["findings"] if item["verdict"] == "UNKNOWN"]
     if unproven:
-        lines.append("not proven: " + "; ".join(f"{item['check']} ({_needs(item)})" for item in unproven))
+        groups = _grouped((_needs(item), str(item["check"])) for item in unproven)
+        lines.append("not proven: " + "; ".join(f"{', '.join(checks)} ({needs})" for needs, checks in groups.items()))
     return "\n".join(lines)
+
+
+_TELLING = ("align", "replay", "log")
+"""Families whose PASS carries what was measured, and is worth a line of its own."""
+
+_NOT_CHECKED = "not checked: "
+
+
+def _folds(finding: Finding) -> bool:
+    family = str(finding["check"]).partition(".")[0]
+    if finding["verdict"] == "PASS":
+        return family not in _TELLING
+    return finding["verdict"] == "UNKNOWN" and str(finding["summary"]).startswith(_NOT_CHECKED)
+
+
+def _folded(findings: Sequence[Finding], colour: bool) -> list[str]:
+    lines = []
+    for reason, checks in _grouped(
+        (str(item["summary"]), str(item["check"])) for item in findings if item["verdict"] == "UNKNOWN"
+    ).items():
+        lines.append(f"{_painted('UNKNOWN', colour)} {one_line(', '.join(checks))}: {one_line(reason)}")
+    for family, names in _grouped(
+        tuple(str(item["check"]).partition(".")[::2]) for item in findings if item["verdict"] == "PASS"
+    ).items():
+        lines.append(f"{_painted('PASS   ', colour, 'PASS')} {one_line(family)}: {one_line(', '.join(names))}")
+    return lines
+
+
+def _grouped(pairs: Iterable[tuple[str, ...]]) -> dict[str, list[str]]:
+    """(key, value) pairs as one list of different values a key, in the order they came."""
+    groups: dict[str, list[str]] = {}
+    for key, value in pairs:
+        if value not in groups.setdefault(key, []):
+            groups[key].append(value)
+    return groups
 
 
 def finding_lines(finding: Finding, colour: bool = False) -> list[str]:

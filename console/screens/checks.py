@@ -28,6 +28,8 @@ VERDICTS = {
     "UNKNOWN": ("unknown", "$secondary"),
 }
 _FAILING = ("FAIL", "WARN")
+# While checks run they stay in their order; then what asks for something comes first.
+_WORST_FIRST = {"FAIL": 0, "WARN": 1, "UNKNOWN": 2}
 _CHECK_WIDTH = 17
 
 
@@ -87,6 +89,8 @@ class ChecksScreen(ConsoleScreen):
         table: DataTable[Content] = self.query_one("#list", DataTable)
         chosen = self.current if board.took == self._judged else None
         self._shown = [item for item in board.findings if not self._only_failing or item["verdict"] in _FAILING]
+        if not board.busy:
+            self._shown.sort(key=lambda item: _WORST_FIRST.get(item["verdict"], len(_WORST_FIRST)))
         self._judged = board.took
         table.clear()
         # 1 cell for the glyph, 2 of padding a column, 1 for the scrollbar.
