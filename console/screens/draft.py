@@ -9,6 +9,7 @@ from textual import work
 from textual.binding import Binding
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
@@ -29,6 +30,9 @@ class ConfigText(TextArea):
 
     BINDINGS = [Binding("escape", "leave", "Done editing", show=True)]
 
+    class Left(Message):
+        """The editor was left."""
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Esc means something only while editing."""
         return not self.read_only if action == "leave" else True
@@ -37,6 +41,7 @@ class ConfigText(TextArea):
         """Back to view mode; what was typed stays staged."""
         self.read_only = True
         self.refresh_bindings()
+        self.post_message(self.Left())
 
 
 class DraftScreen(ConsoleScreen):
@@ -123,6 +128,10 @@ class DraftScreen(ConsoleScreen):
             return
         self.session.draft.edit(event.text_area.text)
         self.console_app.publish(Topic.DRAFT)
+
+    def on_config_text_left(self) -> None:
+        """Say again how what is staged stands to the host."""
+        self._draw()
 
     def copyable(self) -> str:
         """The staged config."""
