@@ -15,6 +15,7 @@ from textual.pilot import Pilot
 
 from console.app import ConsoleApp
 from console.deployment import Deployment
+from console.embedded import Embedded, embedded_host
 from console.screens.dialogs import Question, Reading
 from console.session import Session
 
@@ -37,18 +38,24 @@ class Driver:
         """The cells of the screen in front, row by row."""
         return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Columns and rows of the screen in front, as drawn."""
+        rows = self.app.screen._compositor.render_strips()
+        widths = {row.cell_length for row in rows}
+        return (widths.pop() if len(widths) == 1 else 0), len(rows)
+
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> None:
-        """Wait until the condition holds; fail with the screen as it then stands, or at once with an error dialog."""
+        """Wait until the condition holds; fail with the screen as it then stands."""
         try:
             async with asyncio.timeout(LIMIT):
                 while not condition():
                     await asyncio.sleep(0.02)
         except TimeoutError:
             raise AssertionError(f"it did not come to pass: {what or condition}\n{self.text}") from None
-        await self.pilot.pause()
 
     async def until_shown(self, *words: str) -> None:
         """Wait until all these words stand on the screen."""
@@ -98,9 +105,7 @@ def traffic(url: str) -> Iterator[None]:
     """Prompts sent to an engine, over and over, until the end."""
     command = [sys.executable, "-m", "console.demo.traffic", "--url", url, "--interval", "0.1"]
     quiet = subprocess.DEVNULL
-    sender = subprocess.Popen(
-        command, stdin=quiet, stdout=quiet, stderr=quiet, cwd=Path(__file__).resolve().parents[2]
-    )
+    sender = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, cwd=Path(__file__).resolve().parents[2])
     try:
         yield
     finally:
@@ -115,6 +120,14 @@ async def start_server(deployment: Deployment) -> None:
         await session.start("first start")
     finally:
         await session.close()
+
+
+@contextmanager
+def serving_host(wiring: str) -> Iterator[Embedded]:
+    """An embedded host whose server is up."""
+    with embedded_host(wiring) as embedded:
+        asyncio.run(start_server(embedded.folder.deployment))
+        yield embedded
 
 
 async def stop_server(deployment: Deployment) -> None:
