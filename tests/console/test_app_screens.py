@@ -1,4 +1,4 @@
-"""Every screen at every size, without colour, without UTF-8, without the right to change anything, with hostile text."""
+"""Every screen: at every size, without colour, without UTF-8, allowed to change nothing, and with hostile text."""
 
 from __future__ import annotations
 
