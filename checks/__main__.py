@@ -22,9 +22,9 @@ EXIT_OK, EXIT_USAGE, EXIT_NOT_RUN, EXIT_INTERRUPTED, EXIT_GONE = 0, 2, 3, 130, 1
 _OLDEST = (3, 9)
 # A request is paths and flags; this is far beyond any.
 _MAX_REQUEST = 4_000_000
-# Beside a loaded server: few threads, and the last in the queue.
+# Beside a loaded server: one thread, and the last in the queue. More threads spin while they wait for each other on a busy
+# machine, which has made a replay of two seconds last forty.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_MAX_THREADS = 4
 _NICE = 10
 
 
@@ -45,6 +45,8 @@ def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -
             f"{sys.executable} is Python {sys.version.split()[0]}, and the checks need {_OLDEST[0]}.{_OLDEST[1]} or "
             "newer; name another: python under [host] in the deployment"
         )
+    for name in _THREADS:
+        os.environ.setdefault(name, "1")  # read when numpy is imported, so it is set before
     try:
         import numpy  # noqa: F401
     except ImportError as error:
@@ -59,8 +61,6 @@ def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -
 
 def _run(attached: bool) -> int:
     out = _Lines()
-    for name in _THREADS:
-        os.environ.setdefault(name, str(min(_MAX_THREADS, os.cpu_count() or 1)))
     if hasattr(os, "nice"):
         os.nice(_NICE)
     signal.signal(signal.SIGTERM, _leave)
