@@ -6,8 +6,8 @@
 - `slots`: the key of the states: `[S, mH]`, `[S, m, H]`, `[B, S, mH]` or a list of `[S, H]`; several keys with `+`
   between them are taken one after the other. Needed, or `none`.
 - `count`: how many states m there are, where neither the shape nor the final state's width nor the target says.
-- `final`: the key of the final state, or `last` for the last of the slots, or `none`; `:pre` or `:post` behind it says
-  on which side of the final norm it is.
+- `final`: the key of the final state, or `last-slot` for the last of the slots, or `none`; `:pre` or `:post`
+  behind it says on which side of the final norm it is.
 - `mask`: the key of the loss mask.
 """
 
@@ -24,7 +24,7 @@ from checks.caches.layout import Block, Layout, Parts, ids_of, slots_of, undecid
 from checks.caches.listing import SUFFIXES
 from checks.errors import UnknownLayout
 
-CUSTOM = 'layout = "custom: ids=KEY, slots=KEY, count=M, final=KEY:post, mask=KEY" (final may be none, or last:pre)'
+CUSTOM = 'layout = "custom: ids=KEY, slots=KEY, count=M, final=KEY:post, mask=KEY" (or final=none, final=last-slot:pre)'
 _FIELDS = ("ids", "slots", "count", "final", "mask")
 
 
@@ -45,7 +45,7 @@ class _Mapping:
         if ids is None or any(key not in value for key in self.slots):
             return None
         final = None
-        if self.final not in ("none", "last"):
+        if self.final not in ("none", "last-slot"):
             final = _matrix(value.get(self.final), ids)
             if final is None:
                 return None
@@ -58,7 +58,7 @@ class _Mapping:
         if len(widths) != 1 or 0 in widths:
             return None
         last = Block(final, 0) if final is not None else None
-        if self.final == "last" and blocks:
+        if self.final == "last-slot" and blocks:
             last = blocks.pop()
         return Parts(ids, ids_of(value, self.mask), tuple(blocks), last, widths.pop())
 

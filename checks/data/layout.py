@@ -39,7 +39,7 @@ def layout(evidence: Evidence) -> Iterator[Finding]:
     - no layout fits: UNKNOWN, with the keys, shapes and dtypes of a file. Say in the deployment what they are:
       `[[cache]]` with `layout = "custom: ids=KEY, slots=KEY, count=M, final=KEY:post, mask=KEY"`. `slots` is the key of
       the states, as a concat `[S, mH]`, as `[S, m, H]`, a list, or several keys with `+` between them; `count` is m;
-      `final` is a key, or `last` for the last of the slots, or `none`, and `:pre` or `:post` says on which side of the
+      `final` is a key, or `last-slot`, or `none`, and `:pre` or `:post` says on which side of the
       final norm it stands.
     - a library is missing to look into it (torch for `.pt` and `.ckpt`): UNKNOWN, and the rest goes on.
     """

@@ -29,7 +29,7 @@ def finite(evidence: Evidence) -> Iterator[Finding]:
     last (`--samples all`: everything), slot by slot and the final state. The report says how much was read.
 
     - NaN or infinity in a row, or a row of zeros that is no padding: FAIL, with file, slot and first row.
-    - numbers that are bytes of another float type (float16 read of bfloat16 bytes lies between 0.5 and 4, bfloat16
+    - numbers that are bytes of another float type (float16 read of bfloat16 bytes lies between 0.25 and 8, bfloat16
       read of float16 bytes spreads over thirty powers of two and more), or of a size no state has: FAIL.
     - float16 at its largest value, 65504: WARN, the state was larger and was cut.
     - else PASS.

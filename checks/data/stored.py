@@ -9,8 +9,8 @@ import numpy as np
 from checks.tensors import Floats
 
 NARROW = 0.995
-"""bfloat16 bytes read as float16 have magnitudes of 0.5 to 4 almost without exception, since the five exponent bits of
-float16 are the upper ones of bfloat16's eight. States have at most two thirds of their numbers there."""
+"""bfloat16 bytes read as float16 have magnitudes of 0.25 to 8 almost without exception, since the five exponent bits of
+float16 are the upper ones of bfloat16's eight. Of a state's own numbers at least one in twenty is smaller or larger."""
 
 WIDE = 30.0
 """float16 bytes read as bfloat16 spread over this many powers of two between the 1st and the 99th percentile, and
@@ -35,7 +35,7 @@ def oddness(part: Floats, dtype: str) -> Oddness | None:
     values = values[np.isfinite(values) & (values > 0)]
     if len(values) < ENOUGH:
         return None
-    if dtype == "F16" and np.mean((values >= 0.5) & (values < 4)) >= NARROW:
+    if dtype == "F16" and np.mean((values >= 0.25) & (values < 8)) >= NARROW:
         return Oddness("stored as float16, and its numbers lie as those of bfloat16 bytes read as float16 do")
     low, high = np.log2(np.percentile(values, [1, 99]))
     if dtype in ("BF16", "F32") and high - low >= WIDE:

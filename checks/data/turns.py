@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from checks.data.scan import Turn
 
@@ -28,8 +27,8 @@ REACH = 3
 MAX_TOKENIZER = 64_000_000
 
 
-def read_tokens(folder: Path) -> dict[int, str] | None:
-    """The text of every token id, from a tokenizer.json; None when there is none that can be read so."""
+def read_tokens(folder: Path) -> dict[int, bytes] | None:
+    """The UTF-8 of every token id, from a tokenizer.json; None when there is none that can be read so."""
     try:
         if (folder / "tokenizer.json").stat().st_size > MAX_TOKENIZER:
             return None
@@ -38,13 +37,13 @@ def read_tokens(folder: Path) -> dict[int, str] | None:
         byte_level = "ByteLevel" in json.dumps([raw.get("decoder"), raw.get("pre_tokenizer")])
         pairs = vocab.items() if isinstance(vocab, dict) else ((item[0], number) for number, item in enumerate(vocab))
         texts = {int(number): _plain(str(piece), byte_level) for piece, number in pairs}
-        texts.update({int(item["id"]): str(item["content"]) for item in added})
+        texts.update({int(item["id"]): str(item["content"]).encode() for item in added})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         return None  # without it the shift is told from the tokens alone, or not at all
     return texts
 
 
-def offsets(turns: Sequence[Turn], texts: dict[int, str]) -> list[tuple[Turn, int]]:
+def offsets(turns: Sequence[Turn], texts: dict[int, bytes]) -> list[tuple[Turn, int]]:
     """The turns with a known header near their first masked-in token, and how many tokens late their masks begin.
 
     0 is right, a negative number early.
@@ -52,7 +51,7 @@ def offsets(turns: Sequence[Turn], texts: dict[int, str]) -> list[tuple[Turn, in
     return [(turn, offset) for turn in turns if (offset := _offset(turn, texts)) is not None]
 
 
-def _offset(turn: Turn, texts: dict[int, str]) -> int | None:
+def _offset(turn: Turn, texts: dict[int, bytes]) -> int | None:
     for distance in sorted(range(-REACH, REACH + 1), key=abs):
         end = turn.begin - distance
         if not 0 < end <= len(turn.ids):
@@ -60,7 +59,7 @@ def _offset(turn: Turn, texts: dict[int, str]) -> int | None:
         if not _text(turn, texts, 0, end).rstrip().endswith(HEADERS):
             continue
         # White space after a header belongs to it: the turn begins behind it, wherever the tokens are cut.
-        while end < len(turn.ids) and end < turn.begin and _text(turn, texts, end, end + 1).strip() == "":
+        while end < len(turn.ids) and _text(turn, texts, end, end + 1).strip() == "":
             end += 1
         if end < turn.begin and _text(turn, texts, end, turn.begin).replace("\n", "").strip() in THINKING:
             return 0
@@ -91,23 +90,22 @@ def _constancy(turns: Sequence[Turn], at: int) -> float:
     return Counter(tokens).most_common(1)[0][1] / len(tokens) if tokens else 0.0
 
 
-def _text(turn: Turn, texts: dict[int, str], start: int, stop: int) -> str:
-    return "".join(texts.get(int(token), "\ufffd") for token in turn.ids[start:stop])
+def _text(turn: Turn, texts: dict[int, bytes], start: int, stop: int) -> str:
+    return b"".join(texts.get(int(token), b"?") for token in turn.ids[start:stop]).decode("utf-8", "replace")
 
 
-def _plain(piece: str, byte_level: bool) -> str:
+def _plain(piece: str, byte_level: bool) -> bytes:
     if not byte_level:
-        return piece.replace("▁", " ")
+        return piece.replace("▁", " ").encode("utf-8", "replace")
     table = _bytes()
-    raw = [table.get(char) for char in piece]
-    return bytes(value for value in raw if value is not None).decode("utf-8", "replace") if None not in raw else piece
+    return b"".join(bytes([table[char]]) if char in table else char.encode("utf-8", "replace") for char in piece)
 
 
 @lru_cache(maxsize=1)
 def _bytes() -> dict[str, int]:
     """GPT-2's letters for bytes: printable ones stand for themselves, the others from U+0100 on, in order."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    out: dict[str, Any] = {chr(value): value for value in plain}
+    out = {chr(value): value for value in plain}
     others = [value for value in range(256) if value not in set(plain)]
     out.update({chr(0x100 + number): value for number, value in enumerate(others)})
     return out

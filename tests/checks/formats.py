@@ -161,7 +161,7 @@ def _tensor(values: np.ndarray, half: bool = True) -> Any:
 
 
 def _wide(text: Text) -> np.ndarray:
-    return text.slots.reshape(len(text.ids), -1).astype(np.float32)
+    return text.slots.reshape(len(text.slots), -1).astype(np.float32)
 
 
 def _saved(name: str, one: Callable[[Text, int], Any]) -> Write:
@@ -299,10 +299,10 @@ FORMATS = (
     Format("specforge", _saved(ROWS + ".gz", _specforge), "post", ROWS.format(0) + ".gz", id="specforge-gz"),
     Format("specforge-concat", _saved(ROWS, _specforge_concat), "none", ROWS.format(0)),
     Format("specforge-logits", _saved(ROWS, _specforge_logits), "none", ROWS.format(0)),
-    Format("specforge-final", _saved("rows_0-5000/data_{}.ckpt", _specforge_final), "post", "rows_0-5000/data_0.ckpt", slots=0),
+    Format("specforge-final", _saved(ROWS, _specforge_final), "post", ROWS.format(0), slots=0),
     Format("specforge-dflash", _saved(ROWS, _dflash), "none", ROWS.format(0)),
     Format("specforge-dspark", _saved(ROWS, _dspark), "post", ROWS.format(0)),
-    Format("eagle", _saved("sharegpt_0_3_mufp16/0/data_{}.ckpt", _eagle), "post", "sharegpt_0_3_mufp16/0/data_0.ckpt", slots=0),
+    Format("eagle", _saved("mufp16/0/data_{}.ckpt", _eagle), "post", "mufp16/0/data_0.ckpt", slots=0),
     Format("speculators-v0", _saved("data_{}.ckpt", _v0), "post", "data_0.ckpt", claim=(3, 7, 10)),
     Format("speculators-v1", _with_side(_saved("data_{}.pt", _v1)), "pre", "data_0.pt", claim=pair.STATES),
     Format("modelopt", _saved("c{}.pt", _modelopt("post")), "unknown", "c0.pt", id="modelopt-hf"),
