@@ -96,6 +96,7 @@ $(SGLANG_VENV)/.stamp: $(addprefix tests/engines/requirements-,sglang.txt sglang
 	$(PYTHON) -m venv $(SGLANG_VENV)
 	$(SGLANG_VENV)/bin/python $(PIP) --requirement tests/engines/requirements-sglang.txt || $(NO_ENGINE)
 	$(SGLANG_VENV)/bin/python $(PIP) --no-deps --requirement tests/engines/requirements-sglang-alone.txt || $(NO_ENGINE)
+	$(SGLANG_VENV)/bin/python tests/engines/shim/without_gpu.py
 	@touch $@
 
 # What vLLM installs for images and sound is built for CUDA and does not load beside torch for the CPU; nothing uses it.

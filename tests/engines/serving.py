@@ -26,7 +26,6 @@ from typing import Any
 from console.demo.setup import STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIM = Path(__file__).with_name("shim")
 KEPT = ROOT / ".pytest_cache" / "engine-logs"
 """Where the log of a server whose test failed is left."""
 
@@ -41,7 +40,7 @@ _VARIABLES = {
     "TOKENIZERS_PARALLELISM": "false",
     "TORCHDYNAMO_DISABLE": "1",  # otherwise the first request compiles C++ for a minute
 }
-SGLANG_VARIABLES = {**_VARIABLES, "SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": str(SHIM)}
+SGLANG_VARIABLES = {**_VARIABLES, "SGLANG_USE_CPU_ENGINE": "1"}
 VLLM_VARIABLES = {**_VARIABLES, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 SGLANG_ARGS: dict[str, Any] = {

@@ -36,10 +36,10 @@ TEXT = {".py", ".md", ".toml", ".tcss", ".json", ".txt", ".sh", ""}
 THIRD_PARTY: dict[str, dict[str, tuple[str, ...]]] = {
     "checks": {
         "numpy": ("checks",),
-        "torch": ("checks.caches.torchfile",),
+        "torch": ("checks.caches.torchfile", "checks.reference"),
         "safetensors": (),
         "pyarrow": ("checks.caches.arrowfile",),
-        "transformers": (),
+        "transformers": ("checks.reference",),
     },
     "remote": {"asyncssh": ("remote",)},
 }

@@ -1,7 +1,7 @@
 """What SGLang needs to be started on a machine without GPU; SGLang itself is not edited.
 
-With this folder on PYTHONPATH every process of the server runs it first. Two things are done, each at the first import
-of the package concerned:
+A .pth file of the environment puts this folder on the path and imports this module, so every process of the server runs
+it first; run as a program, this module writes that file. Two things are done, each at the first import of the package concerned:
 
 * torchvision: the wheel of the registry is built for CUDA, and its operators do not load beside a torch for the CPU.
   Its Python side only wants the two operators declared.
@@ -12,6 +12,8 @@ of the package concerned:
 from __future__ import annotations
 
 import sys
+import sysconfig
+from pathlib import Path
 from typing import Any
 
 
@@ -42,4 +44,8 @@ class _Prepare:
         torch.cpu._is_amx_tile_supported = lambda: True
 
 
-sys.meta_path.insert(0, _Prepare())
+if __name__ == "__main__":
+    here = Path(__file__).resolve()
+    Path(sysconfig.get_path("purelib"), "without_gpu.pth").write_text(f"{here.parent}\nimport {here.stem}\n", "utf-8")
+else:
+    sys.meta_path.insert(0, _Prepare())
