@@ -10,6 +10,7 @@ from checks.engines.versions import Span, span
 from checks.finding import Finding, FlagsFix, Verdict
 from checks.flags.case import EAGLES, EVERY, Case, flags_check
 from checks.jsonfile import whole
+from checks.rules import releases
 
 ADJUSTS = span("0.4.6")
 # Attention backends that take a tree over pages of several tokens.
@@ -129,7 +130,9 @@ def topk1_tokens(case: Case) -> Finding | None:
         )
     said = f"{facts_.draft_tokens} draft tokens with {now.steps} steps and topk 1 become {now.draft_tokens} (steps + 1)"
     fix = FlagsFix(set={"speculative-num-draft-tokens": now.draft_tokens})
-    return case.rule(Verdict.WARN, said, ADJUSTS, facts, fix)
+    # Older releases keep the number instead, which wastes or lacks slots: a mismatch is worth the same there.
+    by = f"{said} in {releases(ADJUSTS)}; older ones keep {facts_.draft_tokens}"
+    return case.rule(Verdict.WARN, by, EVERY, facts, fix)
 
 
 @flags_check("flags.effective_k")

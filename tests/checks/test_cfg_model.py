@@ -24,7 +24,9 @@ def fixed(draft: Path, found: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize(
-    "named", [["LlamaForCausalLM"], ["Qwen3ForCausalLM"], ["Eagle3LlamaForCausalLM"], ["LlamaForCausalLMEagle"]], ids=str
+    "named",
+    [["LlamaForCausalLM"], ["Qwen3ForCausalLM"], ["Eagle3LlamaForCausalLM"], ["LlamaForCausalLMEagle"]],
+    ids=str,
 )
 @pytest.mark.parametrize("engine", [(), "sglang==0.5.3", "sglang==0.5.23"])
 def test_a_class_that_is_not_sglangs_fails_and_is_fixed(tmp_path: Path, named: list[str], engine: Any) -> None:
@@ -112,7 +114,9 @@ def test_the_targets_number_is_named_and_the_weights_give_the_fix(tmp_path: Path
     assert ask("cfg.num_hidden_layers", fixed(draft, found), target, "sglang==0.5.10")["verdict"] == "PASS"
 
 
-@pytest.mark.parametrize(("value", "verdict"), [("absent", "WARN"), ("1", "FAIL"), (0, "FAIL"), (True, "FAIL")], ids=str)
+@pytest.mark.parametrize(
+    ("value", "verdict"), [("absent", "WARN"), ("1", "FAIL"), (0, "FAIL"), (True, "FAIL")], ids=str
+)
 def test_a_number_that_is_none_is_fixed(tmp_path: Path, value: object, verdict: str) -> None:
     draft = draft_of(tmp_path / "d", {"num_hidden_layers": value})
     found = ask("cfg.num_hidden_layers", draft)

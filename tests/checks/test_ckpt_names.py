@@ -1,0 +1,116 @@
+"""ckpt.layers, ckpt.names, ckpt.flag_weights: the names in the weights against what is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.checks.asking import ask, draft_with
+from tests.checks.files import Array, bf16, draft_tensors, write_draft
+from tests.checks.test_cfg_model import LATENT, fixed
+
+
+def ones(*shape: int) -> Array:
+    return bf16(np.ones(shape))
+
+
+def test_one_layer_in_both_passes(tmp_path: Path) -> None:
+    assert ask("ckpt.layers", draft_with(tmp_path / "d"))["verdict"] == "PASS"
+
+
+def test_the_header_counts_the_layers(tmp_path: Path) -> None:
+    draft = draft_with(tmp_path / "d", {"num_hidden_layers": 36})
+    found = ask("ckpt.layers", draft)
+    assert found["verdict"] == "FAIL"
+    assert "1 layer, num_hidden_layers says 36" in found["summary"]
+    assert ask("ckpt.shapes", draft)["verdict"] == "PASS"
+    assert ask("ckpt.layers", fixed(draft, found))["verdict"] == "PASS"
+
+
+def test_a_second_layer_in_the_weights_is_seen(tmp_path: Path) -> None:
+    second = {"layers.1.input_layernorm.weight": ones(16)}
+    assert ask("ckpt.layers", draft_with(tmp_path / "a", None, second))["verdict"] == "FAIL"
+    gap = {"layers.2.input_layernorm.weight": ones(16)}
+    found = ask("ckpt.layers", draft_with(tmp_path / "b", None, gap))
+    assert "without gaps" in found["summary"]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "engine", "verdict"),
+    [
+        ("midlayer.", "sglang==0.4.6.post1", "PASS"),
+        ("midlayer.", (), "PASS"),
+        ("layers.0.", (), "INFO"),
+        ("layers.0.", "sglang==0.5.11", "FAIL"),
+        ("layers.0.", "sglang==0.5.12", "PASS"),
+        ("layers.0.", "vllm==0.20.0", "PASS"),
+    ],
+)
+def test_names_are_loaded_by_some_releases(tmp_path: Path, prefix: str, engine: Any, verdict: str) -> None:
+    draft = write_draft(tmp_path / "d", tensors=draft_tensors(prefix))
+    assert ask("ckpt.names", draft, engine=engine)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("prefix", "told"),
+    [("module.", "module."), ("draft_model.", "draft_model."), ("eagle_module.model.", "eagle_module.")],
+)
+def test_a_trainers_prefix_hides_everything(tmp_path: Path, prefix: str, told: str) -> None:
+    tensors = {prefix + name: value for name, value in draft_tensors().items()}
+    found = ask("ckpt.names", write_draft(tmp_path / "d", tensors=tensors))
+    assert found["verdict"] == "FAIL"
+    assert found["evidence"]["prefix"] == told
+
+
+def test_both_spellings_at_once_warn(tmp_path: Path) -> None:
+    both = {"layers.0.mlp.up_proj.weight": ones(24, 16)}
+    assert ask("ckpt.names", draft_with(tmp_path / "d", None, both))["verdict"] == "WARN"
+
+
+def test_the_latent_class_takes_no_model_in_front(tmp_path: Path) -> None:
+    config = {"architectures": [LATENT]}
+    tensors = {"model." + name: value for name, value in draft_tensors().items()}
+    found = ask("ckpt.names", write_draft(tmp_path / "d", config, tensors), engine="sglang==0.5.20")
+    assert found["verdict"] == "FAIL"
+    assert ask("ckpt.names", write_draft(tmp_path / "e", tensors=tensors), engine="sglang==0.5.20")["verdict"] == "PASS"
+
+
+NORMS = {f"fc_norm.{slot}.weight": ones(16) for slot in range(3)}
+OLD_NORMS = {f"aux_norm_{place}.weight": ones(16) for place in ("low", "mid", "high")}
+BEFORE_FC = {"input_norm.weight": ones(48)}
+
+
+@pytest.mark.parametrize(
+    ("change", "tensors", "verdict"),
+    [
+        ({}, {}, "PASS"),
+        ({"fc_norm": True}, NORMS, "PASS"),
+        ({"use_aux_norm": True}, OLD_NORMS, "PASS"),
+        ({"norm_before_fc": True}, BEFORE_FC, "PASS"),
+        ({"eagle_config": {"norm_before_fc": True}}, BEFORE_FC, "PASS"),
+        ({"fc_norm": False}, NORMS, "FAIL"),
+        ({}, BEFORE_FC, "FAIL"),
+        ({"fc_norm": True}, {}, "FAIL"),
+        ({"norm_before_fc": True}, {}, "FAIL"),
+        ({}, {"fc.bias": ones(16)}, "FAIL"),
+        ({"bias": True}, {"fc.bias": ones(16)}, "PASS"),
+    ],
+    ids=str,
+)
+def test_keys_and_tensors_go_together(
+    tmp_path: Path, change: dict[str, Any], tensors: dict[str, Array], verdict: str
+) -> None:
+    assert ask("ckpt.flag_weights", draft_with(tmp_path / "d", change, tensors))["verdict"] == verdict
+
+
+def test_tensors_without_their_key_are_fixed_where_the_release_reads_it(tmp_path: Path) -> None:
+    draft = draft_with(tmp_path / "d", None, {**BEFORE_FC, **NORMS})
+    old = ask("ckpt.flag_weights", draft, engine="sglang==0.5.13")
+    assert old["fix"] is None
+    found = ask("ckpt.flag_weights", draft, engine="sglang==0.5.17")
+    assert "input_norm.weight is there and norm_before_fc is not on" in found["summary"]
+    assert ask("ckpt.flag_weights", fixed(draft, found), engine="sglang==0.5.17")["verdict"] == "PASS"
+    assert ask("ckpt.shapes", draft)["verdict"] == "PASS"

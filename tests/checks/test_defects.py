@@ -1,0 +1,94 @@
+"""flags.known_defect: what is known to go wrong in a release, where the deployment has what it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.engines.sglang.defects import DEFECTS, defects_of
+from checks.engines.sglang.layers import FAMILIES
+from tests.checks.asking import ask, draft_of
+from tests.checks.files import write_target
+from tests.checks.test_flags import GOOD
+
+LLAMA, DEEPSEEK = "LlamaForCausalLM", "DeepseekV3ForCausalLM"
+KEY = "eagle_aux_hidden_state_layer_ids"
+
+
+def finding(tmp_path: Path, architecture: str, version: str, args: str = "", ids: object = (1, 5, 8)) -> dict[str, Any]:
+    held = {"eagle_config": {KEY: list(ids)}} if isinstance(ids, tuple) else {"eagle_config": "absent"}
+    draft, target = draft_of(tmp_path / "d", held), write_target(tmp_path / "t", architectures=[architecture])
+    return ask("flags.known_defect", draft, target, f"sglang=={version}", f"{GOOD} {args}")
+
+
+def ids_of(found: dict[str, Any]) -> list[str]:
+    return [item["id"] for item in found["evidence"]["defects"]]
+
+
+def test_the_table_is_told_by_version_and_target() -> None:
+    assert [item.id for item in defects_of("0.5.8", LLAMA)] == ["graph-default-layers"]
+    assert [item.id for item in defects_of("0.5.12", DEEPSEEK)] == ["deepseek-partial-sums", "deepseek-a2a-gather"]
+    assert defects_of("0.5.16", "Gemma3ForCausalLM") == ()
+    assert [item.id for item in defects_of("0.5.20", "Gemma3ForCausalLM")] == ["gemma3-mlp-share"]
+    inferred = {item.id for item in defects_of("0.5.20", "GptOssForCausalLM", confirmed=False)}
+    assert inferred == {"gpt-oss-partial-sums"}
+
+
+def test_every_row_of_the_table_can_be_met() -> None:
+    for item in DEFECTS:
+        assert set(item.families) <= set(FAMILIES)
+        assert item.effect and item.way_out and item.source
+        assert item.versions.until is not None
+
+
+@pytest.mark.parametrize("version", ["0.4.9.post6", "0.5.10"])
+def test_graphs_of_the_default_layers_fail(tmp_path: Path, version: str) -> None:
+    found = finding(tmp_path, LLAMA, version, ids=(2, 5, 8))
+    assert found["verdict"] == "FAIL"
+    assert ids_of(found) == ["graph-default-layers"]
+    assert "SGLang 0.4.9–0.5.10" in found["summary"]
+
+
+def test_they_do_not_concern_ids_that_feed_the_defaults(tmp_path: Path) -> None:
+    """[1, n//2-1, n-4] under id + 1 are the default states: both graphs and eager feed the same."""
+    assert finding(tmp_path / "a", LLAMA, "0.5.8", ids=(1, 5, 8))["verdict"] == "PASS"
+    assert finding(tmp_path / "b", LLAMA, "0.5.8", ids=None)["verdict"] == "PASS"
+    assert finding(tmp_path / "c", LLAMA, "0.5.8", "--disable-cuda-graph", (2, 5, 8))["verdict"] == "PASS"
+    assert finding(tmp_path / "d", LLAMA, "0.5.11", ids=(2, 5, 8))["verdict"] == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "version", "args", "verdict", "ids"),
+    [
+        ("Gemma3ForCausalLM", "0.5.17", "", "FAIL", ["gemma3-mlp-share"]),
+        ("Gemma3ForCausalLM", "0.5.16", "", "PASS", []),
+        (DEEPSEEK, "0.5.13", "", "WARN", ["deepseek-partial-sums"]),
+        (DEEPSEEK, "0.5.13", "--tp 1", "PASS", []),
+        (DEEPSEEK, "0.5.13", "--enforce-disable-flashinfer-allreduce-fusion", "PASS", []),
+        (DEEPSEEK, "0.5.14", "", "PASS", []),
+        (DEEPSEEK, "0.5.13", "--moe-a2a-backend deepep", "WARN", ["deepseek-partial-sums", "deepseek-a2a-gather"]),
+        ("KimiK25ForConditionalGeneration", "0.5.12", "", "WARN", ["deepseek-partial-sums"]),
+        ("GptOssForCausalLM", "0.5.20", "", "INFO", ["gpt-oss-partial-sums"]),
+        ("GptOssForCausalLM", "0.5.21", "", "PASS", []),
+        ("Qwen3VLForConditionalGeneration", "0.5.18", "--tp 1", "INFO", ["qwen3-vl-deepstack"]),
+    ],
+)
+def test_a_deployment_inside_a_range(
+    tmp_path: Path, architecture: str, version: str, args: str, verdict: str, ids: list[str]
+) -> None:
+    found = finding(tmp_path, architecture, version, args)
+    assert found["verdict"] == verdict
+    assert ids_of(found) == ids if ids else not found["evidence"]["defects"]
+    assert verdict != "INFO" or "inferred" in found["summary"]
+
+
+def test_the_flag_that_avoids_it_is_the_fix(tmp_path: Path) -> None:
+    assert finding(tmp_path, DEEPSEEK, "0.5.12")["fix"]["set"] == {"enforce-disable-flashinfer-allreduce-fusion": True}
+
+
+def test_without_a_release_or_a_target_it_is_unknown(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path / "d")
+    assert ask("flags.known_defect", draft, write_target(tmp_path / "t"), args=GOOD)["verdict"] == "UNKNOWN"
+    assert ask("flags.known_defect", draft, engine="sglang==0.5.8", args=GOOD)["verdict"] == "UNKNOWN"
