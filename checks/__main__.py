@@ -39,7 +39,10 @@ def main() -> int:
 
 
 def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """`checks.answer.answer`, once this python is known to have what it needs. Raises NotRunnable when it has not."""
+    """The checks, or a capture where `task` says so, once this python is known to have what they need.
+
+    Raises NotRunnable when it has not.
+    """
     if sys.version_info < _OLDEST:
         raise NotRunnable(
             f"{sys.executable} is Python {sys.version.split()[0]}, and the checks need {_OLDEST[0]}.{_OLDEST[1]} or "
@@ -54,6 +57,10 @@ def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -
             f"{sys.executable} (Python {sys.version.split()[0]}) cannot import numpy ({error}), and the checks compute "
             "with it; name a python that has it: python under [host] in the deployment, or install numpy there"
         ) from None
+    if request.get("task") == "capture":
+        from checks.capture_run import answer as captured
+
+        return captured(request, emit)
     from checks.answer import answer as answered
 
     return answered(request, emit)

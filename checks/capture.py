@@ -1,5 +1,7 @@
 """Hidden states taken from a running engine: the only module of checks that opens a connection.
 
+Where an engine gives only what it feeds and the target is small, the other states come from the target itself.
+
 The engine is asked on this machine only, one request at a time, with bounded answers and a deadline.
 """
 
@@ -26,6 +28,7 @@ from checks.capture_folder import (
     ALL_STATES,
     ENGINE,
     KINDS,
+    REFERENCE,
     Capture,
     CaptureSample,
     Ids,
@@ -34,7 +37,8 @@ from checks.capture_folder import (
     open_capture,
     write_capture,
 )
-from checks.errors import CaptureFailed, CheckError
+from checks.errors import CaptureFailed, CheckError, NeedsLibrary, NotRunnable
+from checks.reference import SMALL, reference_states, transformers_version, weight_bytes
 
 if TYPE_CHECKING:
     from checks.evidence import Evidence
@@ -50,6 +54,8 @@ BUDGET = 96 << 20
 """Bytes of answers in all: states travel as JSON text, about 20 bytes a number."""
 NUMBER_BYTES = 20
 MAX_ANSWER = 128 << 20
+REFERENCE_BUDGET = 1 << 30
+"""Bytes of a reference capture: they go to a file, not over a line."""
 TOTAL_S = 180.0
 """No further text is asked for after this long."""
 STARTING_S = 1.0
@@ -66,25 +72,29 @@ STATES_ENGINE = "demo, sglang-compatible"
 # -- from a running engine -----------------------------------------------------------------------------------------
 
 
-def live_captures(evidence: Evidence) -> tuple[Capture, ...]:
-    """Ask the running server for the states of a few cached texts: what it feeds, and every R_k where it offers that.
+def live_captures(evidence: Evidence, most: int = MAX_SAMPLES) -> tuple[Capture, ...]:
+    """Ask the running server for the states of `most` cached texts: what it feeds, and every R_k where it offers that.
 
+    Of a small target every R_k is taken through transformers otherwise, when this python has it.
     () when there is no server or no cache to take texts from. Raises CaptureFailed with the reason and the way out.
     """
     if not evidence.request.server.url or not evidence.caches:
         return ()
-    server = _Server(evidence.request.server)
+    server = EngineServer(evidence.request.server)
     info = server.info()
-    hidden = _hidden(evidence)
+    hidden = hidden_of(evidence)
     captures, reasons = [], []
-    for kind, take in ((ENGINE, _engine_states), (ALL_STATES, _all_states)):
-        if kind == ALL_STATES and info.get("engine") != STATES_ENGINE:
+    every = ALL_STATES if info.get("engine") == STATES_ENGINE else REFERENCE
+    for kind, take in ((ENGINE, _engine_states), (ALL_STATES, _all_states), (REFERENCE, _reference_states)):
+        if kind not in (ENGINE, every) or (kind == REFERENCE and not _small(evidence)):
             continue
         try:
-            texts = _texts(evidence, _row_bytes(evidence, kind, hidden))
+            texts = cached_texts(evidence, _row_bytes(evidence, kind, hidden), most)
             taken = take(evidence, server, info, texts, hidden)
-            captures.append(write_capture(_folder(evidence, kind), _about(evidence, kind, info, taken), taken))
-        except CaptureFailed as error:
+            captures.append(
+                write_capture(fresh_folder(evidence, kind), manifest_of(evidence, kind, info, taken), taken)
+            )
+        except (CaptureFailed, NeedsLibrary) as error:
             reasons.append(str(error))
     if not captures:
         raise CaptureFailed("; ".join(dict.fromkeys(reasons)))
@@ -92,10 +102,11 @@ def live_captures(evidence: Evidence) -> tuple[Capture, ...]:
 
 
 def _engine_states(
-    evidence: Evidence, server: _Server, info: Mapping[str, Any], texts: Sequence[Ids], hidden: int
+    evidence: Evidence, server: EngineServer, info: Mapping[str, Any], texts: Sequence[Ids], hidden: int
 ) -> list[Taken]:
     """What the draft is fed: `return_hidden_states` of a one-token request gives the aux states side by side."""
-    if "speculative_algorithm" in info and not info["speculative_algorithm"]:
+    plain = "speculative_algorithm" in info and not info["speculative_algorithm"]
+    if plain and not info.get("enable_return_aux_hidden_states"):
         raise CaptureFailed(
             f"{server.url} serves without speculation, so it returns final states and not what a draft is fed; "
             "start it with the draft"
@@ -122,7 +133,7 @@ def _engine_states(
             return again if len(again.positions) > len(taken.positions) else taken
         return taken
 
-    return _each(evidence, texts, ask, "what the engine feeds")
+    return each_text(evidence, texts, ask, "what the engine feeds")
 
 
 def _prompt_rows(answer: Mapping[str, Any], ids: Ids, hidden: int) -> Taken:
@@ -147,7 +158,7 @@ def _prompt_rows(answer: Mapping[str, Any], ids: Ids, hidden: int) -> Taken:
 
 
 def _all_states(
-    evidence: Evidence, server: _Server, info: Mapping[str, Any], texts: Sequence[Ids], hidden: int
+    evidence: Evidence, server: EngineServer, info: Mapping[str, Any], texts: Sequence[Ids], hidden: int
 ) -> list[Taken]:
     """Every R_k, from an engine that offers it."""
 
@@ -171,10 +182,48 @@ def _all_states(
         states = np.frombuffer(raw, dtype="<f4").reshape(sizes).astype(np.float32)
         return Taken(ids, np.arange(len(ids), dtype=np.int64), states)
 
-    return _each(evidence, texts, ask, "every state")
+    return each_text(evidence, texts, ask, "every state")
 
 
-def _each(evidence: Evidence, texts: Sequence[Ids], ask: Any, what: str) -> list[Taken]:
+def _reference_states(
+    evidence: Evidence, server: EngineServer, info: Mapping[str, Any], texts: Sequence[Ids], hidden: int
+) -> list[Taken]:
+    """Every R_k, from the target itself."""
+
+    def progress(done: int, total: int) -> None:
+        evidence.progress(done, total, "running the target for every state")
+
+    assert evidence.target is not None
+    return reference_states(evidence.target.path, texts, progress=progress)
+
+
+def reference_capture(evidence: Evidence, most: int, layers: int) -> Capture:
+    """R_0 … R_K of `most` cached texts from the target itself; K is `layers`, 0 for all of them.
+
+    It is written to the folder the request names, which must not exist. Raises NotRunnable when target or cache is
+    missing, and what `reference_states` and `write_capture` raise.
+    """
+    target = evidence.target
+    if target is None or not evidence.caches:
+        missing = "a cache to take texts from (--cache DIR)" if target is not None else "the target (--target DIR)"
+        raise NotRunnable(f"a reference capture needs {missing}")
+    n = min(layers, target.n) if layers else target.n
+    texts = cached_texts(evidence, (n + 1) * target.hidden * 4, most, REFERENCE_BUDGET)
+    taken = reference_states(
+        target.path, texts, layers, lambda done, total: evidence.progress(done, total, "running the target")
+    )
+    given = evidence.request.capture_dir
+    folder = Path(given).expanduser() if given else fresh_folder(evidence, REFERENCE)
+    if folder.exists():
+        raise CaptureFailed(f"{folder} exists already; name a folder that does not, or remove it")
+    return write_capture(folder, manifest_of(evidence, REFERENCE, {}, taken), taken)
+
+
+def _small(evidence: Evidence) -> bool:
+    return evidence.target is not None and 0 < weight_bytes(evidence.target.path) <= SMALL
+
+
+def each_text(evidence: Evidence, texts: Sequence[Ids], ask: Any, what: str) -> list[Taken]:
     """Ask text by text, within the time there is; all of one shape."""
     started = time.monotonic()
     taken: list[Taken] = []
@@ -191,13 +240,16 @@ def _each(evidence: Evidence, texts: Sequence[Ids], ask: Any, what: str) -> list
 # -- what to ask for -----------------------------------------------------------------------------------------------
 
 
-def _texts(evidence: Evidence, row_bytes: int) -> list[Ids]:
-    """Beginnings of cached texts, spread over the cache; states of a prefix do not depend on what follows it."""
+def cached_texts(evidence: Evidence, row_bytes: int, most: int, budget: int = 0) -> list[Ids]:
+    """Beginnings of cached texts, spread over the cache; states of a prefix do not depend on what follows it.
+
+    At most `most` texts, each as long as `budget` (BUDGET) bytes allow at `row_bytes` a token. Raises CaptureFailed.
+    """
     request, texts = evidence.request, []
-    per_text = max(MIN_TOKENS, min(MAX_TOKENS, BUDGET // (MAX_SAMPLES * row_bytes)))
+    per_text = max(MIN_TOKENS, min(MAX_TOKENS, (budget or BUDGET) // (most * row_bytes)))
     for cache in evidence.caches:
         samples = cache.samples(request.samples, request.seed)
-        count = min(len(samples), max(1, MAX_SAMPLES // len(evidence.caches)))
+        count = min(len(samples), max(1, most // len(evidence.caches)))
         for index in range(count):
             try:
                 ids = np.asarray(samples[index * len(samples) // count].token_ids, dtype=np.int64)
@@ -211,26 +263,27 @@ def _texts(evidence: Evidence, row_bytes: int) -> list[Ids]:
 
 
 def _row_bytes(evidence: Evidence, kind: str, hidden: int) -> int:
-    if kind == ALL_STATES:
+    if kind != ENGINE:
         n = evidence.target.n if evidence.target is not None else 64
         return (n + 1) * hidden * 6
     return 3 * hidden * NUMBER_BYTES
 
 
-def _hidden(evidence: Evidence) -> int:
+def hidden_of(evidence: Evidence) -> int:
     return evidence.target.hidden if evidence.target is not None else evidence.caches[0].hidden
 
 
-def _about(evidence: Evidence, kind: str, info: Mapping[str, Any], taken: Sequence[Taken]) -> dict[str, Any]:
+def manifest_of(evidence: Evidence, kind: str, info: Mapping[str, Any], taken: Sequence[Taken]) -> dict[str, Any]:
     """The manifest. `ids` are read from the config as it stands, which is what the server read when it was started."""
+    asked = kind != REFERENCE
     about: dict[str, Any] = {
         "kind": kind,
-        "engine": str(info.get("engine") or "sglang"),
-        "version": str(info.get("version") or ""),
-        "command": list(_masked(evidence.request.server.argv)),
+        "engine": str(info.get("engine") or "sglang") if asked else "transformers",
+        "version": str(info.get("version") or "") if asked else transformers_version(),
+        "command": list(_masked(evidence.request.server.argv)) if asked else [],
         "config_sha256": "",
         "ids": None,
-        "states": list(range(taken[0].states.shape[1])) if kind == ALL_STATES else None,
+        "states": list(range(taken[0].states.shape[1])) if kind != ENGINE else None,
     }
     draft = evidence.draft
     if draft is not None and draft.config_error is None:
@@ -286,7 +339,7 @@ def _started(pid: object) -> float | None:
 # -- where it is kept ----------------------------------------------------------------------------------------------
 
 
-def _folder(evidence: Evidence, kind: str) -> Path:
+def fresh_folder(evidence: Evidence, kind: str) -> Path:
     """A fresh folder: below the one the user named, else in the user's cache, where only the latest are kept."""
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     given = evidence.request.capture_dir
@@ -312,7 +365,7 @@ def _prune(base: Path) -> None:
 # -- the connection ------------------------------------------------------------------------------------------------
 
 
-class _Server:
+class EngineServer:
     """HTTP to the engine on this machine: no proxy, no redirect, bounded answers, a deadline on every read."""
 
     def __init__(self, server: ServerRequest) -> None:

@@ -36,7 +36,7 @@ TEXT = {".py", ".md", ".toml", ".tcss", ".json", ".txt", ".sh", ""}
 THIRD_PARTY: dict[str, dict[str, tuple[str, ...]]] = {
     "checks": {
         "numpy": ("checks",),
-        "torch": ("checks.caches.torchfile", "checks.reference"),
+        "torch": ("checks.caches.torchfile", "checks.reference", "checks.hooks"),
         "safetensors": (),
         "pyarrow": ("checks.caches.arrowfile",),
         "transformers": ("checks.reference",),
