@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Union
 
@@ -13,7 +14,7 @@ import numpy as np
 from checks.errors import BadTensors
 from checks.tensors import Floats, Ids, TensorInfo, read_header, read_rows, read_slot_rows
 
-FLOATS = ("BF16", "F16", "F32", "F64")
+FLOATS = ("BF16", "F16", "F32", "F64", "F8_E4M3", "F8_E5M2")
 INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
 
 
@@ -68,6 +69,9 @@ Value = Union[Array, "list[Any]", Mapping[str, Any], None]
 """
 
 
+# The eight-bit floats: bits of the exponent, its bias, and whether the largest codes are infinities.
+_F8 = {"F8_E4M3": (4, 7, False), "F8_E5M2": (5, 15, True)}
+
 MAX_TOKENS = 1 << 26
 """No text is longer; a tensor may claim any length in a few bytes."""
 
@@ -93,12 +97,35 @@ class FileArray(Array):
         if wide <= 0 or slots * wide != self.width or low % wide:
             raise BadTensors(f"{self.info.file}: {self.info.name} {self.words} has no columns {low} to {high}")
         info = replace(self.info, shape=(rows, slots, wide))
-        return read_slot_rows(info, start, stop, low // wide)
+        if self.dtype not in _F8:
+            return read_slot_rows(info, start, stop, low // wide)
+        codes = read_slot_rows(replace(info, dtype="U8"), start, stop, low // wide)
+        return _eight_bits(self.dtype)[codes.astype(np.uint8)]
 
     def integers(self) -> Ids:
         if not self.whole or self.info.rows * self.width > MAX_TOKENS:
             raise BadTensors(f"{self.info.file}: {self.info.name} is {self.words}, not the integers of one text")
         return np.asarray(read_rows(self.info, 0, self.info.rows), dtype=np.int64).reshape(-1)
+
+
+class ScaledArray(Array):
+    """Eight-bit floats `[S, …]` with one scale a token, as the newer vLLM connector of speculators stores states."""
+
+    def __init__(self, array: Array, scales: Array) -> None:
+        self._array = array
+        self._scales = scales
+        self.shape = array.shape
+        self.dtype = array.dtype
+
+    def at(self, index: int) -> ScaledArray:
+        raise BadTensors(f"scaled states {self.words} are of one text, and have no batch")
+
+    def read(self, start: int, stop: int, low: int, high: int) -> Floats:
+        values = self._array.read(start, stop, low, high)
+        return values * self._scales.read(start, stop, 0, 1)[: len(values)]
+
+    def integers(self) -> Ids:
+        raise BadTensors(f"scaled states {self.words} stand where integers should")
 
 
 def load(path: Path) -> Value:
@@ -127,3 +154,19 @@ def _words(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return f"list of {len(value)}" + (f" of {_words(value[0])}" if value else "")
     return value if isinstance(value, str) else type(value).__name__
+
+
+@lru_cache(maxsize=len(_F8))
+def _eight_bits(dtype: str) -> Floats:
+    """What each of the 256 codes stands for (OCP 8-bit floating point, 1.0: E4M3 has a NaN and no infinity)."""
+    bits, bias, infinite = _F8[dtype]
+    mantissa = 7 - bits
+    code = np.arange(128)
+    exponent, fraction = code >> mantissa, (code & ((1 << mantissa) - 1)) / (1 << mantissa)
+    values = np.where(exponent > 0, (1 + fraction) * 2.0 ** (exponent - bias), fraction * 2.0 ** (1 - bias))
+    if infinite:
+        values[exponent == (1 << bits) - 1] = np.nan
+        values[((1 << bits) - 1) << mantissa] = np.inf
+    else:
+        values[127] = np.nan
+    return np.concatenate([values, -values]).astype(np.float32)

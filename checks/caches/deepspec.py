@@ -24,7 +24,7 @@ from checks.tensors import TensorInfo
 SIDE, INDEX = "manifest.json", "samples.idx"
 RECORD = struct.Struct("<QIIQQQQQ")
 
-# What may stand for hidden_dtype; float8 states are recognised, and said to be unread when they are asked for.
+# What may stand for hidden_dtype, as safetensors spells it, and its bytes.
 _DTYPES = {"bfloat16": ("BF16", 2), "float8_e4m3fn": ("F8_E4M3", 1), "float8_e5m2": ("F8_E5M2", 1)}
 
 

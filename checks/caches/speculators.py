@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from checks.caches.arrowfile import Rows, open_rows
 from checks.caches.cache import Cache, CacheSample, Look, Place
 from checks.caches.layout import Layout
@@ -64,7 +66,8 @@ class _WithRow(CacheSample):
         return own if own is not None else self._rows.read(self._index, "loss_mask")
 
     def paired_ids(self, offset: int = 0) -> Ids | None:
-        return self._rows.read(self._index + offset, "input_ids")
+        beyond = offset == 0 and self._index >= len(self._rows)
+        return np.zeros(0, np.int64) if beyond else self._rows.read(self._index + offset, "input_ids")
 
     @property
     def dtype(self) -> str:

@@ -36,7 +36,7 @@ _PIECE = 1 << 20
 # torch's names of dtypes as safetensors spells them.
 _DTYPES = {
     "bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
 }  # fmt: skip
 
 # Plain values are kept: layouts carry ids and lengths in them. Anything else is named by its type.

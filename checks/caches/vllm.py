@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from checks.caches.array import Array
+from checks.caches.array import Array, ScaledArray
 from checks.caches.cache import Cache, Hints, Look
 from checks.caches.layout import Block, Layout, Parts, ids_of
 
-STATES, IDS, MASK = "hidden_states", "token_ids", "loss_mask"
+STATES, SCALES, IDS, MASK = "hidden_states", "hidden_states_scales", "token_ids", "loss_mask"
 
 
 def parts(value: Mapping[str, Any], hints: Hints, own: bool) -> Parts | None:
@@ -26,6 +26,11 @@ def parts(value: Mapping[str, Any], hints: Hints, own: bool) -> Parts | None:
     if not blocks or not hidden:
         return None
     with_final = blocks > 1 and blocks != len(hints.states) and (own or blocks != hints.slots)
+    scales = value.get(SCALES)
+    if isinstance(scales, Array):
+        if not scales.floating or scales.shape[:1] != states.shape[:1] or scales.width != 1:
+            return None
+        states = ScaledArray(states, scales)
     found = [Block(states, index * hidden) for index in range(blocks)]
     final = found.pop() if with_final else None
     return Parts(ids, ids_of(value, MASK), tuple(found), final, hidden)

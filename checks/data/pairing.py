@@ -35,6 +35,8 @@ def pairing(evidence: Evidence) -> Iterator[Finding]:
         facts: dict[str, Any] = {**found.coverage(), **place(evidence, found.cache)}
         unpaired = [(seen.name, seen.error) for seen in found.seen if seen.problem == "unpaired"]
         slipped = [(seen.name, seen.pairing) for seen in found.read if seen.pairing]
+        # The ones whose row was found elsewhere say most.
+        slipped.sort(key=lambda item: "slipped" not in item[1])
         for listed in (unpaired, slipped):
             if listed:
                 name, why = listed[0]

@@ -234,7 +234,11 @@ def _row_of_dataset(sample: CacheSample, seen: Seen) -> None:
         if near is not None and np.array_equal(near, ids):
             seen.pairing = f"its token ids are those of row {offset:+d} from its own number: the index slipped"
             return
-    seen.pairing = "its token ids are not those of its row of the dataset, nor of the three rows around it"
+    seen.pairing = (
+        "its token ids are not those of its row of the dataset, nor of the three rows around it"
+        if len(expected)
+        else "the dataset has no such row"
+    )
 
 
 # -- states ------------------------------------------------------------------------------------------------------------
