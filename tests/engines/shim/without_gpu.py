@@ -1,7 +1,7 @@
 """What SGLang needs to be started on a machine without GPU; SGLang itself is not edited.
 
 A .pth file of the environment puts this folder on the path and imports this module, so every process of the server runs
-it first; run as a program, this module writes that file. Two things are done, each at the first import of the package concerned:
+it first; run as a program, this module writes that file. Two things are done, each at the first import of a package:
 
 * torchvision: the wheel of the registry is built for CUDA, and its operators do not load beside a torch for the CPU.
   Its Python side only wants the two operators declared.
