@@ -169,8 +169,10 @@ def _not_whole(case: _Case, value: list[Any], wrong: list[Any]) -> None:
         Verdict.FAIL if loud else Verdict.WARN,
         f"ids {value} are not all whole numbers ({', '.join(sorted({_kind(item) for item in wrong}))})",
     )
-    if None not in meant:
-        case.fix = ConfigFix(set_key(case.config, case.ids.pointer, meant))
+    whole = [item for item in meant if item is not None]
+    top = case.n if case.n is not None else max(whole, default=0)
+    if len(set(whole)) == len(meant) and all(-1 <= item <= top for item in whole):
+        case.fix = ConfigFix(set_key(case.config, case.ids.pointer, whole))
 
 
 def _place(case: _Case) -> None:

@@ -85,7 +85,9 @@ def tie(case: Case) -> Finding | None:
     by = "true by the default of its model_type" if by_default else "true"
     if small is None or full is None or small >= full:
         return case.say(Verdict.INFO, f"tie_word_embeddings is {by}: the embedding is the head", facts)
-    fix = ConfigFix(set_key(case.draft.config, case.pointer("tie_word_embeddings"), False))
+    # Without a head of its own among the weights, untying would only move the fault to ckpt.own_head.
+    headless = bool(case.tensors) and "lm_head.weight" not in case.tensors
+    fix = None if headless else ConfigFix(set_key(case.draft.config, case.pointer("tie_word_embeddings"), False))
     said = f"tie_word_embeddings is {by}, and the head has {small} of {full} tokens: it has to be false"
     return case.say(Verdict.FAIL, said, facts, fix)
 
@@ -132,7 +134,9 @@ def hidden_vs_target(case: Case) -> Finding | None:
         said = f"states are {width} wide ({key}) and fc has {columns} columns, which is no whole number of them"
         return case.say(Verdict.FAIL, said, facts)
     fits = said_width is None and columns is not None and columns % target.hidden == 0 and columns % hidden != 0
-    fix = ConfigFix(set_key(case.draft.config, case.pointer("target_hidden_size"), target.hidden)) if fits else None
+    # With another width the target's embedding cannot be shared: the draft has to bring its own.
+    own = fits and "embed_tokens.weight" in case.tensors
+    fix = ConfigFix(set_key(case.draft.config, case.pointer("target_hidden_size"), target.hidden)) if own else None
     said = f"the draft reads states {width} wide ({key}) and the target's are {target.hidden}"
     if fits and columns is not None:
         said += f"; fc fits {columns // target.hidden} states of {target.hidden}: add target_hidden_size"

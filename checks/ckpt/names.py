@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from checks.finding import ConfigFix, Finding, Verdict
 from checks.jsonfile import whole
 from checks.patch import join_pointer, set_key, set_keys
 from checks.rules import Serving, per_engine, releases, servings
+from checks.tensors import TensorInfo
 
 LAYERS, NAMES, FLAGS = "ckpt.layers", "ckpt.names", "ckpt.flag_weights"
 
@@ -187,8 +188,23 @@ def flag_weights(evidence: Evidence) -> Iterable[Finding]:
         for pair, on, held in rows
         if held and not on
     )
-    fix = ConfigFix(set_keys(draft.config, changes)) if changes and read and len(changes) == len(problems) else None
+    fit = all(_fits(draft, tensors, name) for pair, on, held in rows if held and not on for name in held)
+    whole = read and fit and len(changes) == len(problems)
+    fix = ConfigFix(set_keys(draft.config, changes)) if changes and whole else None
     yield Finding(FLAGS, Verdict.FAIL, "; ".join(problems), facts, fix)
+
+
+def _fits(draft: Draft, tensors: Mapping[str, TensorInfo], name: str) -> bool:
+    """Whether a tensor has the shape its part of the draft would need; a key turned on for another is no fix."""
+    fc, shape = tensors.get("fc.weight"), tensors[name].shape
+    if fc is None or len(fc.shape) != 2:
+        return False
+    if name == "fc.bias":
+        return shape == fc.shape[:1]
+    if name == "input_norm.weight":
+        return shape == fc.shape[1:]
+    count = sum(1 for other in tensors if other.startswith("fc_norm."))
+    return draft.target_hidden is not None and shape == (draft.target_hidden,) and count * shape[0] == fc.shape[1]
 
 
 def _is_on(draft: Draft, pair: Pair) -> bool:

@@ -71,7 +71,8 @@ def _judge_head(draft: Draft, tensors: dict[str, TensorInfo], serving: Serving) 
     if null:
         said = f"no lm_head, and only {releases(SHARES_HEAD)} takes the target's: {serving.version} stops"
         return Finding(HEAD, Verdict.FAIL, said, facts)
-    share = fits and serving.within(SHARES_HEAD) is not False
+    aliased = config.get("truncated_vocab_size") is not None
+    share = fits and not aliased and serving.within(SHARES_HEAD) is not False
     fix = ConfigFix(set_key(draft.config, "/draft_vocab_size", None)) if share and not draft.is_speculators else None
     said = f"no lm_head, and SGLang shares the target's only where draft_vocab_size is null ({releases(SHARES_HEAD)})"
     return Finding(HEAD, Verdict.FAIL, f"{said}: the head stays random", facts, fix)

@@ -14,7 +14,7 @@ from checks.evidence import Evidence, Need
 from checks.finding import ConfigFix, Finding, Verdict
 from checks.jsonfile import whole
 from checks.launch import launch_of
-from checks.patch import set_key
+from checks.patch import set_keys
 from checks.tensors import Ids, TensorInfo, Values, read_rows
 from checks.weights import Weights
 
@@ -164,7 +164,9 @@ class _Map:
         if len(rest) != 1 or None in (self.found["lm_head_rows"], self.found["d2t_rows"]) or not clean:
             return None
         size = rest.pop()
-        return ConfigFix(set_key(self._draft.config, "/draft_vocab_size", size)) if size != self.draft_vocab else None
+        keys = [key for key in ("draft_vocab_size", "truncated_vocab_size") if self._draft.config.get(key) is not None]
+        changes = {f"/{key}": size for key in keys or ["draft_vocab_size"]}
+        return ConfigFix(set_keys(self._draft.config, changes)) if size != self.draft_vocab else None
 
     def _say(self, verdict: Verdict, summary: str, fix: ConfigFix | None = None) -> Finding:
         return Finding(VOCAB, verdict, summary, self.found, fix)

@@ -92,7 +92,7 @@ def test_target_hidden_size_makes_another_width_legal(tmp_path: Path) -> None:
     odd = draft_with(tmp_path / "c", {"target_hidden_size": 40}, {"fc.weight": ones(16, 100)})
     assert ask("cfg.hidden_vs_target", odd, wide)["verdict"] == "FAIL"
     # fc fits and the key is missing: the fix.
-    bare = draft_with(tmp_path / "e", None, {"fc.weight": ones(16, 120)})
+    bare = draft_with(tmp_path / "e", None, {"fc.weight": ones(16, 120), "embed_tokens.weight": ones(30, 16)})
     found = ask("cfg.hidden_vs_target", bare, wide)
     assert found["verdict"] == "FAIL"
     assert ask("cfg.hidden_vs_target", fixed(bare, found), wide)["verdict"] == "PASS"

@@ -158,6 +158,10 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Array | None], set[str]]] = {
     "no map": ({}, {"d2t": None, "t2d": None}, {"ckpt.vocab_map"}),
     "slip": ({"head_dims": 4, "head_dim": "absent"}, {}, {"cfg.keys"}),
     "nothing trained": ({}, {"fc.weight": np.zeros((16, 48), dtype=np.uint16)}, {"ckpt.numbers"}),
+    "tied head": ({"tie_word_embeddings": True}, {"lm_head.weight": None}, {"cfg.tie", "ckpt.shapes"}),
+    "stale alias": ({"draft_vocab_size": 12, "truncated_vocab_size": 12}, {}, {"ckpt.vocab_map", "ckpt.shapes"}),
+    "ids twice": ({"eagle_config": {KEY: ["5", "5", "8"]}}, {}, {"cfg.aux_ids"}),
+    "odd norm": ({}, {"input_norm.weight": bf16(np.full(40, 1.5))}, {"ckpt.flag_weights"}),
     "residual": ({"norm_before_residual": True}, {}, {"cfg.forward"}),
 }
 
