@@ -22,8 +22,8 @@ EXIT_OK, EXIT_USAGE, EXIT_NOT_RUN, EXIT_INTERRUPTED, EXIT_GONE = 0, 2, 3, 130, 1
 _OLDEST = (3, 9)
 # A request is paths and flags; this is far beyond any.
 _MAX_REQUEST = 4_000_000
-# Beside a loaded server: one thread, and the last in the queue. More threads spin while they wait for each other on a busy
-# machine, which has made a replay of two seconds last forty.
+# Beside a loaded server: one thread, and the last in the queue. More threads spin while they wait for each other on a
+# busy machine, which has made a replay of two seconds last forty.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _NICE = 10
 
