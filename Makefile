@@ -20,6 +20,8 @@ TORCH := torch==2.13.0
 TRANSFORMERS := transformers>=4.51,<6
 # Reads the datasets in which speculators keeps its loss masks.
 PYARROW := pyarrow>=17
+# Its own check of a cached file, beside which ours stands; without the libraries that only its training needs.
+SPECULATORS := speculators==0.9.0
 
 # Numeric threads are of no use at these sizes and starve the other worker.
 export OPENBLAS_NUM_THREADS ?= 1
@@ -91,6 +93,7 @@ $(VENV)/.stamp-test: pyproject.toml $(VENV)/.stamp-venv
 $(TORCH_VENV)/.stamp: pyproject.toml | python-new-enough
 	$(PYTHON) -m venv $(TORCH_VENV)
 	$(TORCH_BIN)/python $(PIP) '$(TORCH)' '$(TRANSFORMERS)' '$(PYARROW)' --editable '.[test]'
+	$(TORCH_BIN)/python $(PIP) --no-deps '$(SPECULATORS)'
 	@touch $@
 
 # A half-made environment has no stamp: the next run mends it, and until then make says what pip could not get.

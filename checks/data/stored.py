@@ -19,7 +19,8 @@ states over about 10."""
 FAINT, LOUD = 1e-8, 1e8
 """Root mean squares no state of a model has: its norms would not see the one, its dtype not hold the other."""
 
-ENOUGH = 512
+ENOUGH, LOOKED_AT = 512, 8192
+"""Numbers it takes to say so, and how many of a block are looked at."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Oddness:
 
 def oddness(part: Floats, dtype: str) -> Oddness | None:
     """What is odd about rows `[rows, H]` stored as `dtype`; None when nothing is."""
-    values = np.abs(part.reshape(-1)[:65536].astype(np.float64))
+    flat = part.reshape(-1)
+    values = np.abs(flat[:: max(len(flat) // LOOKED_AT, 1)].astype(np.float64))
     values = values[np.isfinite(values) & (values > 0)]
     if len(values) < ENOUGH:
         return None

@@ -39,7 +39,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[bytes, 
 
 
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None)
 def test_no_damage_makes_a_reader_raise_anything_else(
     data: st.DataObject, written: dict[str, tuple[bytes, str]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -80,7 +80,7 @@ KEYS = st.sampled_from(
 
 
 @given(data=st.data())
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_value_makes_a_reader_raise_anything_else(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

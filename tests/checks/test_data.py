@@ -124,6 +124,7 @@ JSON = st.recursive(LEAVES, lambda leaf: st.lists(leaf) | st.dictionaries(KEYS, 
 
 
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+@settings(deadline=None)
 def test_no_tokenizer_file_makes_reading_it_raise(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     folder = tmp_path_factory.mktemp("tokenizer")
     (folder / "tokenizer.json").write_bytes(raw)
@@ -246,6 +247,7 @@ def test_each_kind_of_damage_has_its_own_words(tmp_path: Path, raw: bytes, says:
 
 
 @given(st.binary(max_size=300), st.sampled_from(["a.safetensors", "a.pt", "a.ckpt", "a.ckpt.gz"]))
+@settings(deadline=None)
 def test_proving_a_file_raises_nothing_else(tmp_path_factory: pytest.TempPathFactory, raw: bytes, name: str) -> None:
     path = tmp_path_factory.mktemp("file") / name
     path.write_bytes(raw)
@@ -369,7 +371,7 @@ TENSORS = st.tuples(
 
 
 @given(st.dictionaries(NAMES, TENSORS), st.integers(0, 40))
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_no_header_makes_a_reader_raise_anything_else(
     tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, tuple[str, list[int]]], cut: int
 ) -> None:
@@ -387,6 +389,7 @@ def test_no_header_makes_a_reader_raise_anything_else(
 
 
 @given(st.binary(max_size=400), st.lists(st.binary(min_size=56, max_size=56), max_size=3))
+@settings(deadline=None)
 def test_no_index_makes_a_reader_raise_anything_else(
     tmp_path_factory: pytest.TempPathFactory, shard: bytes, records: list[bytes]
 ) -> None:
