@@ -179,3 +179,37 @@ def test_a_config_that_cannot_be_parsed_fails_and_the_rest_goes_on(tmp_path: Pat
         assert by_check["ckpt.shapes"]["verdict"] == "UNKNOWN"
         assert by_check["ckpt.vocab_map"]["verdict"] == "UNKNOWN"
     assert "internal" not in by_check
+
+
+@pytest.mark.parametrize(
+    ("ids", "architecture", "engine", "verdict"),
+    [
+        ([1, 5, 11], "LlamaForCausalLM", ["sglang", "0.5.12"], "FAIL"),
+        ([1, 5, 11], "Gemma3ForCausalLM", ["sglang", "0.5.12"], "PASS"),
+        ([4, 8, 12], "GptOssForCausalLM", ["sglang", "0.5.17"], "PASS"),
+        ([4, 8, 12], "GptOssForCausalLM", ["sglang", "0.5.16"], "FAIL"),
+        ([-1, 5, 8], "LlamaForCausalLM", ["sglang", "0.5.12"], "WARN"),
+        ([1, 5, 8], "LlamaForCausalLM", ["sglang", "0.5.12"], "PASS"),
+        ([1, 5, 11], "SomeOtherForCausalLM", ["sglang", "0.5.12"], "PASS"),
+    ],
+    ids=str,
+)
+def test_ids_beyond_the_loop_of_a_named_engine(
+    tmp_path: Path, ids: list[int], architecture: str, engine: list[str], verdict: str
+) -> None:
+    target = write_target(tmp_path / "t", 12, architectures=[architecture])
+    draft = write_draft(tmp_path / "d", {**CONFIG, "eagle_config": {KEY: ids}}, {})
+    found = finding(draft, target, engines=[dict(zip(("name", "version"), engine))])
+    assert found["verdict"] == verdict
+    if verdict == "FAIL":
+        said = "R_13 is not within" if 12 in ids else "the boundary after the last block"
+        assert said in found["summary"]
+    if verdict != "PASS":
+        assert "sglang==" in found["summary"]
+
+
+def test_the_numbers_of_the_default_states_are_told_as_boundaries(tmp_path: Path) -> None:
+    """[2, n//2, n-3] means the defaults where id is the boundary, one late where it is the layer: never a verdict."""
+    found = with_ids(tmp_path, [2, 21, 39], layers=42)
+    assert found["verdict"] == "INFO"
+    assert "k=id" in found["summary"]
