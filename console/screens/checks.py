@@ -30,7 +30,7 @@ VERDICTS = {
 _FAILING = ("FAIL", "WARN")
 # While checks run they stay in their order; then what asks for something comes first.
 _WORST_FIRST = {"FAIL": 0, "WARN": 1, "UNKNOWN": 2}
-_CHECK_WIDTH = 17
+_CHECK_WIDTH, _CHECK_WIDTH_WIDE = 17, 26
 
 
 class ChecksScreen(ConsoleScreen):
@@ -65,7 +65,7 @@ class ChecksScreen(ConsoleScreen):
         """Columns of the list."""
         table: DataTable[Content] = self.query_one("#list", DataTable)
         table.add_column(" ", width=1)
-        table.add_column("check", width=_CHECK_WIDTH)
+        table.add_column("check", width=_CHECK_WIDTH, key="check")
         table.add_column("summary", width=20, key="summary")
         super().on_mount()
 
@@ -94,7 +94,9 @@ class ChecksScreen(ConsoleScreen):
         self._judged = board.took
         table.clear()
         # 1 cell for the glyph, 2 of padding a column, 1 for the scrollbar.
-        table.columns[ColumnKey("summary")].width = max(20, table.size.width - _CHECK_WIDTH - 8)
+        names = _CHECK_WIDTH if table.size.width < 70 else _CHECK_WIDTH_WIDE
+        table.columns[ColumnKey("check")].width = names
+        table.columns[ColumnKey("summary")].width = max(20, table.size.width - names - 9)
         for item in self._shown:
             glyph, style = VERDICTS.get(item["verdict"], VERDICTS["UNKNOWN"])
             engine = f" ({item['engine']})" if item.get("engine") else ""
