@@ -16,7 +16,7 @@ from console.glyphs import glyphs
 from console.plain import one_line
 from console.screens.base import ConsoleScreen
 from console.screens.dialogs import Line, Reading
-from console.screens.logline import log_line
+from console.screens.logline import log_lines
 from console.topics import Topic
 from console.widgets.logview import LogView
 from console.widgets.trend import Trend, TrendValue
@@ -57,7 +57,7 @@ class LiveScreen(ConsoleScreen):
     def add_events(self, events: Iterable[Any]) -> None:
         """Append a batch of the engine's events to the log."""
         for log in self.query(LogView):
-            log.add(log_line(event) for event in events)
+            log.add(log_lines(events))
 
     def redraw(self, topic: Topic) -> None:
         """Values on SERVING, wiring on CHECKS and DRAFT."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from console.plain import one_line
@@ -29,10 +29,17 @@ _PREFILL = (
 )
 
 
+def log_lines(events: Iterable[Any]) -> list[LogLine]:
+    """A batch of events as lines; a phase that the parser read out of a line already there is no line of its own."""
+    batch = list(events)
+    there = {(event.line, event.text) for event in batch if event.event != "phase"}
+    return [log_line(event) for event in batch if event.event != "phase" or (event.line, event.text) not in there]
+
+
 def log_line(event: Any) -> LogLine:
     """The event as one line; its text is made safe to draw."""
     shown = _SHOWN.get(event.event, _as_it_came)
-    return LogLine(event.line, _kind(event), one_line(shown(event)), _fields(event))
+    return LogLine(event.line, _kind(event), one_line(shown(event).expandtabs()), _fields(event))
 
 
 def _kind(event: Any) -> str:
