@@ -61,4 +61,5 @@ def fit(text: str, width: int) -> str:
     """Cut at a word, never in the middle of a number."""
     if len(text) <= width:
         return text
-    return text[: width - 1].rsplit(" ", 1)[0] + glyphs().ellipsis
+    head, space, _ = text[:width].rpartition(" ")
+    return (head if space else text[: width - 1]) + glyphs().ellipsis
