@@ -39,6 +39,11 @@ class Driver:
         return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
 
     @property
+    def flow(self) -> str:
+        """The same with single spaces: what columns say, whatever their widths."""
+        return " ".join(self.text.split())
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Columns and rows of the screen in front, as drawn."""
         rows = self.app.screen._compositor.render_strips()
@@ -88,7 +93,7 @@ async def driven(
 ) -> AsyncIterator[Driver]:
     """The app on a deployment, on a terminal of this size; by default the host is reached before the body runs."""
     app = ConsoleApp(deployment, read_only=read_only)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=True) as pilot:
         driver = Driver(app, pilot)
         if connected:
             await driver.until(lambda: app.cockpit.connected, "the connection")
