@@ -193,7 +193,8 @@ def _specforge_concat(text: Text, _: int) -> dict[str, Any]:
 
 
 def _specforge_logits(text: Text, _: int) -> dict[str, Any]:
-    logits = text.post @ pair.target().weights["lm_head.weight"].T
+    with np.errstate(invalid="ignore"):
+        logits = text.post @ pair.target().weights["lm_head.weight"].T
     return {**_ids(text), "hidden_state": _tensor(logits[None]), "aux_hidden_state": _tensor(_wide(text)[None])}
 
 

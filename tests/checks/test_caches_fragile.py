@@ -268,3 +268,19 @@ def test_an_unknown_torch_layout_shows_its_keys_and_takes_a_mapping(tmp_path: Pa
     torch.save(batch, tmp_path / "a.pt")
     cache = open_cache(tmp_path, "custom: ids=tokens, slots=feats, count=3")
     assert (len(cache.samples(0, 0)), cache.slots) == (2, 3)
+
+
+def test_one_key_with_two_meanings_in_one_cache_is_told(tmp_path: Path) -> None:
+    """hidden_state was the target's logits for some days and the final state before and after."""
+    older = next(item for item in TORCH if item.layout == "specforge-logits")
+    newer = next(item for item in TORCH if item.layout == "specforge" and not item.id)
+    folder = newer.build(tmp_path / "c", texts(8))
+    late = older.build(tmp_path / "d", texts(8)) / "rows_0-2000"
+    for number in (5, 6):
+        (folder / "rows_0-2000" / f"data_{number}.ckpt").write_bytes((late / f"data_{number}.ckpt").read_bytes())
+    (finding,) = of(findings(folder), "data.mixed_layout")
+    assert finding.verdict is Verdict.FAIL
+    first, second = finding.evidence["kinds"]
+    assert (first["count"], second["count"]) == (6, 2)
+    assert second["files"] == ["rows_0-2000/data_5.ckpt", "rows_0-2000/data_6.ckpt"]
+    assert "hidden_state [1, 96, 260] BF16" in second["holds"]
