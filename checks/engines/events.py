@@ -33,7 +33,7 @@ class Event:
         out: dict[str, Any] = {"event": self.event}
         for item in fields(self):
             value = getattr(self, item.name)
-            if value is None or (item.name in ("rank", "fields", "positions") and not value):
+            if value is None or (item.name in ("rank", "fields", "positions", "kind", "engine") and not value):
                 continue
             if item.name == "text" and self.event in ("decode", "prefill"):
                 continue
@@ -47,8 +47,9 @@ class Decode(Event):
 
     `accept_len` is tokens per verify step, bonus token included, over the window. `accept_rate_printed` is the line's
     own figure, whose meaning changes with the version (`log.rate_meaning`). `throughput` in tokens/s. `graph`: whether
-    the step was replayed from a graph. `positions`: acceptance by draft position, where the engine prints it. `fields`
-    keeps every key the line has.
+    the step was replayed from a graph. `positions`: acceptance by draft position, where the engine prints it.
+    `cumulative`: the counts run since the server started, not since the line before. `engine` names the engine where it
+    is not the one whose log this is read as. `fields` keeps every key the line has.
     """
 
     running: int | None = None
@@ -62,6 +63,8 @@ class Decode(Event):
     accepted: int | None = None
     drafted: int | None = None
     positions: tuple[float, ...] = ()
+    cumulative: bool | None = None
+    engine: str = ""
     fields: Mapping[str, float | bool] = field(default_factory=dict)
 
 
@@ -77,6 +80,7 @@ class Prefill(Event):
     token_usage: float | None = None
     throughput: float | None = None
     graph: bool | None = None
+    engine: str = ""
     fields: Mapping[str, float | bool] = field(default_factory=dict)
 
 
@@ -100,4 +104,17 @@ class Error(Event):
 
 @dataclass(frozen=True)
 class Other(Event):
-    """Any other line."""
+    """Any other line.
+
+    `kind` says what of it is known: `access` (a request to the HTTP server), `request` (the figures of one request),
+    `notice` (a setting the server changed by itself), `metrics` (figures of another engine, which `engine` names).
+    """
+
+    kind: str = ""
+    engine: str = ""
+    accept_len: float | None = None
+    accept_rate_printed: float | None = None
+    accepted: int | None = None
+    drafted: int | None = None
+    positions: tuple[float, ...] = ()
+    fields: Mapping[str, float | bool] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -14,19 +15,45 @@ _ESCAPES = re.compile(
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
+_STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+_LEVEL = r"(?:TRACE|DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL)"
+
 # What stands in front of the server's own line: docker compose, docker logs -t and kubernetes, journald and syslog,
-# srun -l, a vLLM process name.
+# kubectl logs --prefix, srun -l, torchrun, Ray actors, and the formats of common loggers.
 _FRONTS = (
-    re.compile(r"[A-Za-z0-9][\w.-]{0,80}\s{0,20}\| "),
+    re.compile(r"[A-Za-z0-9][\w./-]{0,100}\s{0,30}\| "),
     re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(?:Z|[+-]\d\d:\d\d) (?:(?:stdout|stderr) [FP] )?"),
     re.compile(
-        r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:?\d\d)"
+        r"(?:[A-Z][a-z]{2} [ \d]\d|\d{4}-\d\d-\d\dT)"
+        r" ?\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:[+-]\d\d:?\d\d)?"
         r" \S{1,80} [\w.@/-]{1,80}(?:\[\d+\])?: "
     ),
-    re.compile(r"\[pod/[\w./-]{1,200}\] "),
+    re.compile(r"\[(?:pod|container)/[\w./-]{1,200}\] "),
+    re.compile(r"\[?(?:rank|worker|node)[ -]?\d{1,5}\]?: ?", re.IGNORECASE),
     re.compile(r"\d{1,5}: (?=\[\d{4}-)"),
+    re.compile(rf"{_STAMP} ?\| {_LEVEL} *\| (?:[\w.<>]{{1,120}}:[\w<>]{{1,80}}:\d{{1,6}} - )?"),
+    re.compile(rf"{_STAMP} - [\w.]{{1,120}} - {_LEVEL} - "),
+    re.compile(rf"\[{_STAMP}\](?:\[[\w.]{{1,80}}\])?\[{_LEVEL}\]:? (?:- )?"),
+    re.compile(rf"{_LEVEL}:[\w.]{{1,120}}:"),
+    re.compile(rf"{_LEVEL} {_STAMP} \[?[\w./]{{1,120}}:\d{{1,6}}\] "),
+    # gunicorn, absl: severity, date, process, file and line.
+    re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} +\d{1,10} [\w./]{1,120}:\d{1,6}\] "),
 )
-_MAX_FRONTS = 3
+_MAX_FRONTS = 4
+
+_ACTOR = re.compile(r"\([A-Za-z][\w.:/<>-]{0,100}(?: rank=\d{1,6})?(?: pid=\d{1,10})?(?:, ip=[\w.:]{1,60})?\) ")
+_COLLECTED = re.compile(r'\{"(?:log|message|msg|MESSAGE)":')
+
+BAR = re.compile(r"(?P<what>[^:|]{0,120}):\s{0,8}(?P<percent>\d{1,3})%")
+"""A progress bar of tqdm: what it counts, and how far it is."""
+BAR_END = re.compile(r"\d{1,9}/\d{1,9} \[|it/s|s/it|Completed \|")
+
+
+def progress(message: str) -> float | None:
+    """How far the progress bar at the start of a message is, 0 … 1; None when there is none."""
+    bar = BAR.match(message)
+    return min(int(bar["percent"]), 100) / 100 if bar is not None else None
+
 
 _SECRET = re.compile(r"(api[_-]key[\"']?\s?[=:]?\s?)([\"'])(?:(?!\2).){1,400}\2")
 
@@ -38,20 +65,39 @@ def clean(text: str) -> str:
 
 def pieces(line: str) -> Iterator[str]:
     """The parts of a physical line that a terminal would have written over each other, cleaned; empty ones left out."""
-    for part in line[: 16 * MAX_LINE].replace("\r\n", "\n").rstrip("\n").split("\r"):
-        text = _SECRET.sub(r"\1\2***\2", clean(part).strip(" \t"))
+    line = line[: 16 * MAX_LINE]
+    if line.isascii() and line.isprintable():  # nothing to clean in nearly every line
+        parts = [line]
+    else:
+        parts = [clean(part) for part in line.replace("\r\n", "\n").rstrip("\n").split("\r")]
+    for part in parts:
+        text = part[:MAX_LINE].strip(" \t")
+        if "key" in text:
+            text = _SECRET.sub(r"\1\2***\2", text)
         if text:
             yield text
 
 
-def without_front(text: str) -> str:
-    """The line without what a log collector put in front of it."""
+def without_front(text: str, actors: bool = False) -> str:
+    """The line without what a log collector put in front of it; `actors`: nor the name of a Ray actor."""
+    if _COLLECTED.match(text):
+        text = _collected(text)
     for _ in range(_MAX_FRONTS):
-        for front in _FRONTS:
-            found = front.match(text)
-            if found:
-                text = text[found.end() :]
-                break
-        else:
-            return text
+        fronts = (*_FRONTS, _ACTOR) if actors else _FRONTS
+        found = next((found for front in fronts if (found := front.match(text))), None)
+        if found is None:
+            break
+        text = text[found.end() :]
     return text
+
+
+def _collected(text: str) -> str:
+    """The line inside a record of docker's json-file driver or of journalctl -o json."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    inner = next(
+        (record[key] for key in ("log", "message", "msg", "MESSAGE") if isinstance(record.get(key), str)), text
+    )
+    return clean(inner).strip()

@@ -1,32 +1,49 @@
-"""SGLang's log, all releases from 0.4.6: lines to events, the phases of a start, what the printed accept rate means.
-
-Batch lines are read as `key: value` pairs in whatever order a release prints them.
-"""
+"""SGLang's log, all releases from 0.4.6: lines to events, and the phases of a start."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from types import MappingProxyType
 
+from checks.engines import foreign
+from checks.engines.columns import History, read_columns
 from checks.engines.events import Decode, Error, Event, Other, Phase, Prefill
-from checks.engines.lines import pieces, without_front
-from checks.engines.sglang.errors import match
-from checks.engines.versions import Span, release, span
+from checks.engines.lines import BAR_END, pieces, progress, without_front
+from checks.engines.sglang.batch import batch_event, batch_plan
+from checks.engines.sglang.errors import FAILURES
+from checks.engines.sglang.rates import RATE_MEANINGS, RateMeaning, per_step, rate_meaning, rates_that_fit
+from checks.engines.shapes import Plan, Plans
 
+__all__ = [
+    "RATE_MEANINGS",
+    "RateMeaning",
+    "Reader",
+    "history",
+    "parse",
+    "parse_lines",
+    "per_step",
+    "phase_of",
+    "rate_meaning",
+]
+__all__ += ["rates_that_fit"]
+
+_TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
 # `[2026-08-10 09:20:45.123 DP0 TP0] `: either part may be missing, the tags come in any order.
-_HEAD = re.compile(
-    r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?)?(?P<tags>(?:(?:^|(?<=\[)| )[A-Z_]+\d{1,6})*)\] "
-)
-_TAG = re.compile(r"([A-Z_]+)(\d{1,6})")
+_HEAD = re.compile(rf"\[(?:({_TIME})((?: [A-Z_]+\d{{1,6}})*)|([A-Z_]+\d{{1,6}}(?: [A-Z_]+\d{{1,6}})*))\] ")
+_TAG = re.compile(r"(?<![A-Za-z_])(DP|PP|ATTN_CP|MOE_DP|TP|EP|[A-Z_]+)(\d{1,6})(?![\w.])")
 # The head of a line that a progress bar was glued in front of.
-_GLUED = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?: [A-Z_]+\d{1,6})*\] ")
-
-_BATCH = re.compile(r"(Prefill|Decode) batch(?: \[\d{1,12}\])?[.,] ")
-_PAIR = re.compile(r"(?:^|, )\s*([#A-Za-z][^:,]{0,60}): (-?\d{1,18}(?:\.\d{1,12})?%?|True|False)(?=,|\s*$)")
-_BAR = re.compile(r"(?P<what>[^:|]{0,120}):\s{0,8}(?P<percent>\d{1,3})%")
-_BAR_END = re.compile(r"\d{1,9}/\d{1,9} \[|it/s|s/it|Completed \|")
+_GLUED = re.compile(rf"\[{_TIME}(?: [A-Z_]+\d{{1,6}})*\] ")
+# A batch line behind a logger's own front, whatever it looks like: what a client sent stands in quotes.
+_ELSEWHERE = re.compile(
+    r"(?P<front>[^'\"`]{0,240}?[\s\]|:>-])(?=(?:Prefill batch(?: \[\d{1,12}\])?[.,] #new-seq: \d|"
+    r"Decode batch(?: \[\d{1,12}\])?[.,] #running-req: \d))"
+)
+_ANY_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
+_RANK_TAG = re.compile(r"(?<![A-Za-z_])(DP|PP|ATTN_CP|MOE_DP|TP|EP)(\d{1,6})(?![\w.])")
 
 
 def parse(line: str, number: int = 0) -> tuple[Event, ...]:
@@ -34,6 +51,10 @@ def parse(line: str, number: int = 0) -> tuple[Event, ...]:
 
     Total: any text gives events, at least Other for a line that is not empty.
     """
+    line = line[:-1] if line.endswith("\n") else line
+    plan = PLANS.of(line)
+    if plan is not None:
+        return (plan.event(line, number),)
     return tuple(event for piece in pieces(line) for event in _piece(piece, number))
 
 
@@ -42,6 +63,11 @@ def parse_lines(lines: Iterable[str], start: int = 1) -> Iterator[Event]:
     reader = Reader(start)
     for line in lines:
         yield from reader.feed(line)
+
+
+def history(lines: Iterable[bytes]) -> History:
+    """The batch lines of a log as columns of numbers: the values `parse` gives, several times as fast."""
+    return read_columns(lines, PLANS, b" batch", parse)
 
 
 def phase_of(events: Iterable[Event]) -> str | None:
@@ -64,12 +90,22 @@ class Reader:
         self.line = start - 1
         self.phase: str | None = None
         self._port_taken = False
+        self._own = False
 
     def feed(self, line: str) -> Iterator[Event]:
         """The events of the next line."""
         self.line += 1
         for event in parse(line, self.line):
-            yield from self._follow(event)
+            if type(event) in _PLAIN and self.phase not in _UNTIL_DECODE:
+                self._own = True
+                yield event
+                continue
+            self._own = self._own or isinstance(event, (Decode, Prefill))
+            if isinstance(event, Other) and event.engine == "vllm" and not self._own:
+                # A log without one line of SGLang's own is the other engine's, and read as such.
+                yield from foreign.read_as(event)
+            else:
+                yield from self._follow(event)
 
     def _follow(self, event: Event) -> Iterator[Event]:
         if isinstance(event, Phase):
@@ -82,7 +118,7 @@ class Reader:
                 yield Other(event.line, event.text, event.time, event.rank)
                 return
             self.phase = event.phase
-        elif isinstance(event, Decode) and self.phase in (None, "warming", "ready"):
+        elif isinstance(event, Decode) and self.phase in _UNTIL_DECODE:
             self.phase = "serving"
             yield Phase(event.line, event.text, event.time, event.rank, phase="serving")
         yield event
@@ -102,109 +138,90 @@ class Reader:
 
 
 _ENDS = frozenset({"exception", "child-died", "start-failed", "port-taken", "watchdog"})
+_UNTIL_DECODE = (None, "warming", "ready")
+_PLAIN = (Decode, Prefill)
 _BEFORE_UP = ("starting", "loading", "capturing", "warming")
 
 
 def _piece(text: str, number: int) -> Iterator[Event]:
-    text = without_front(text)
     head = _HEAD.match(text)
     if head is None:
-        glued = _GLUED.search(text)
-        if glued is not None and _BAR_END.search(text[: glued.start()]):
-            yield from _piece(text[: glued.start()], number)
-            yield from _piece(text[glued.start() :], number)
+        text = without_front(text, actors=not foreign.named(text))
+        head = _HEAD.match(text)
+    if head is not None:
+        message = text[head.end() :]
+        yield _message(message, number, text, head.group(1), _ranks(head.group(2) or head.group(3) or ""))
+        return
+    glued = _GLUED.search(text)
+    if glued is not None and BAR_END.search(text[: glued.start()]):
+        yield from _piece(text[: glued.start()], number)
+        yield from _piece(text[glued.start() :], number)
+        return
+    elsewhere = _ELSEWHERE.match(text)
+    if elsewhere is not None and not any(word in elsewhere["front"] for word in ("Receive: ", "Finish: ", "said:")):
+        front, time = elsewhere["front"], _ANY_TIME.search(elsewhere["front"])
+        rank = {name.lower(): int(value) for name, value in _RANK_TAG.findall(front)}
+        event = batch_event(text[elsewhere.end() :], number, text, time.group() if time else None, rank)
+        if event is not None:
+            yield event
             return
-    time, rank, message = (head["time"], _ranks(head["tags"]), text[head.end() :]) if head else (None, {}, text)
-    yield _message(message, number, text, time, rank)
+    yield _message(text, number, text, None, _NO_RANK)
 
 
 def _message(message: str, number: int, text: str, time: str | None, rank: Mapping[str, int]) -> Event:
-    batch = _BATCH.match(message)
-    if batch is not None:
-        fields = dict(_pairs(message[batch.end() :]))
-        make = _decode if batch.group(1) == "Decode" else _prefill
-        return make(fields, number, text, time, rank)
+    event = batch_event(message, number, text, time, rank)
+    if event is not None:
+        return event
     if message.startswith("INFO:") and ' "' in message:
-        return Other(number, text, time, rank)  # an access line quotes what a client sent
-    for milestone in MILESTONES:
-        found = milestone.pattern.match(message)
-        if found is not None:
-            detail = found.groupdict().get("detail")
-            return Phase(number, text, time, rank, phase=milestone.phase, detail=detail, progress=_progress(message))
-    known = match(message)
-    if known is not None and not _quoting(message):
+        return Other(number, text, time, rank, kind="access")  # it quotes what a client sent
+    if _MILESTONE.match(message) is not None:
+        for milestone in MILESTONES:
+            found = milestone.pattern.match(message)
+            if found is not None:
+                detail = found.groupdict().get("detail")
+                return Phase(number, text, time, rank, phase=milestone.phase, detail=detail, progress=progress(message))
+    if message.startswith(_QUOTING):
+        return Other(number, text, time, rank)
+    if _NOTICE.match(message) is not None:
+        return Other(number, text, time, rank, kind="notice")
+    if message.startswith("{"):
+        return Other(number, text, time, rank, kind="request" if (fields := _request(message)) else "", fields=fields)
+    other = foreign.recognise(message, number, text, time, rank)
+    if other is not None and other.engine != "sglang":
+        return other
+    known = FAILURES.match(message)
+    if known is not None:
         return Error(number, text, time, rank, kind=known.kind, advice=known.advice, fatal=known.fatal)
     return Other(number, text, time, rank)
 
 
-# -- batch lines ---------------------------------------------------------------------------------------------------
+# Lines that repeat what a client sent, complaints about models that are not served, and comments.
+_QUOTING = ("Receive: ", "Finish: ", "Ignore import error", "# ")
+_NO_RANK: Mapping[str, int] = MappingProxyType({})
+
+_NOTICE = re.compile(
+    r"Spec v[12] is |Max running requests is reset to \d|Mixed chunked prefill is disabled|Beta spec is enabled"
+    r"|SGLANG_ENABLE_SPEC_V2 has been removed|speculative_num_draft_tokens is adjusted|speculative_adaptive disabled"
+    r"|Overlap scheduler is disabled because|Adaptive spec params updated|DeepSeek MTP does not require"
+    r"|Overriding the draft model's max_position_embeddings|Non-overlap \(synchronous\) spec v2"
+)
 
 
-def _pairs(text: str) -> Iterator[tuple[str, float | bool]]:
-    """The `key: value` pairs whose value is a number, a percentage (as a fraction) or a truth value."""
-    for found in _PAIR.finditer(text):
-        key, value = found.group(1).strip(), found.group(2)
-        if value in ("True", "False"):
-            yield key, value == "True"
-        elif value.endswith("%"):
-            yield key, float(value[:-1]) / 100
-        else:
-            yield key, float(value) if "." in value else int(value)
+@lru_cache(maxsize=4096)
+def _ranks(tags: str) -> Mapping[str, int]:
+    return MappingProxyType({name.lower(): int(number) for name, number in _TAG.findall(tags)})
 
 
-def _decode(fields: Mapping[str, Any], number: int, text: str, time: str | None, rank: Mapping[str, int]) -> Decode:
-    return Decode(
-        number,
-        text,
-        time,
-        rank,
-        running=_count(fields, "#running-req"),
-        queue=_count(fields, "#queue-req"),
-        tokens=_count(fields, "#token", "#full token"),
-        token_usage=_number(fields, "token usage", "full token usage"),
-        accept_len=_number(fields, "accept len"),
-        accept_rate_printed=_number(fields, "accept rate"),
-        throughput=_number(fields, "gen throughput (token/s)"),
-        graph=_graph(fields),
-        fields=fields,
-    )
-
-
-def _prefill(fields: Mapping[str, Any], number: int, text: str, time: str | None, rank: Mapping[str, int]) -> Prefill:
-    return Prefill(
-        number,
-        text,
-        time,
-        rank,
-        new_seqs=_count(fields, "#new-seq"),
-        new_tokens=_count(fields, "#new-token"),
-        cached_tokens=_count(fields, "#cached-token"),
-        running=_count(fields, "#running-req"),
-        queue=_count(fields, "#queue-req"),
-        token_usage=_number(fields, "token usage", "full token usage"),
-        throughput=_number(fields, "input throughput (token/s)"),
-        graph=_graph(fields),
-        fields=fields,
-    )
-
-
-def _count(fields: Mapping[str, Any], *names: str) -> int | None:
-    values = (fields.get(name) for name in names)
-    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
-
-
-def _number(fields: Mapping[str, Any], *names: str) -> float | None:
-    values = (fields.get(name) for name in names)
-    return next((float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)), None)
-
-
-def _graph(fields: Mapping[str, Any]) -> bool | None:
-    """`cuda graph`, `cpu graph`, `npu graph`, …: whatever the device calls it."""
-    return next((value for key, value in fields.items() if key.endswith(" graph") and isinstance(value, bool)), None)
-
-
-def _ranks(tags: str) -> dict[str, int]:
-    return {name.lower(): int(number) for name, number in _TAG.findall(tags)}
+def _request(message: str) -> dict[str, float | bool]:
+    """The speculation figures in the metadata of one request, as the HTTP server gives them; {} when it is none."""
+    try:
+        record = json.loads(message)
+    except (ValueError, RecursionError):
+        return {}
+    meta = record.get("meta_info", record) if isinstance(record, dict) else None
+    if not isinstance(meta, dict) or not any(str(key).startswith("spec_") for key in meta):
+        return {}
+    return {str(key): value for key, value in meta.items() if isinstance(value, (int, float)) and abs(value) < 1e15}
 
 
 # -- phases --------------------------------------------------------------------------------------------------------
@@ -240,56 +257,29 @@ MILESTONES: tuple[Milestone, ...] = tuple(
         ("stopped", r"INFO: {1,8}Finished server process"),
     )
 )
+# Nearly every line is no milestone: one look says so. Names of groups may stand once in a pattern only.
+_MILESTONE = re.compile("|".join(f"(?:{item.pattern.pattern.replace('?P<detail>', '?:')})" for item in MILESTONES))
 
 
-def _progress(message: str) -> float | None:
-    bar = _BAR.match(message)
-    return min(int(bar["percent"]), 100) / 100 if bar is not None else None
+# -- lines of a shape met before -----------------------------------------------------------------------------------
 
 
-def _quoting(message: str) -> bool:
-    """Lines that repeat what a client sent, and complaints about models that are not served."""
-    return message.startswith(("Receive: ", "Finish: ", "Ignore import error"))
+def _plan(line: str) -> Plan | None:
+    """The plan for batch and access lines in the server's own format, with or without a collector's front."""
+    parts = list(pieces(line))
+    if len(parts) != 1:
+        return None
+    text = parts[0] if _HEAD.match(parts[0]) else without_front(parts[0], actors=not foreign.named(parts[0]))
+    head, begin = _HEAD.match(text), line.rfind(text)
+    if head is None or begin < 0:
+        return None
+    whole, message = (begin, begin + len(text)), text[head.end() :]
+    time = (begin + head.start(1), begin + head.end(1)) if head.group(1) else None
+    group = 2 if head.group(2) is not None else 3
+    tags = (begin + head.start(group), begin + head.end(group))
+    if message.startswith("INFO:") and ' "' in message:
+        return Plan(Other, whole, time, _ranks, tags, (), {"kind": "access"})
+    return batch_plan(message, begin + head.end(), whole, time, tags, _ranks)
 
 
-# -- the printed accept rate ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RateMeaning:
-    """What `accept rate` is in some releases: in words, and as a function of accept length and draft tokens."""
-
-    versions: Span
-    formula: str
-    strict: bool
-    """True where the bonus token is left out, so that no acceptance at all prints 0."""
-
-    def rate(self, accept_len: float, draft_tokens: int) -> float:
-        """The rate these releases print for an accept length, with topk 1 (draft tokens = steps + 1)."""
-        return (accept_len - 1) / (draft_tokens - 1) if self.strict else accept_len / draft_tokens
-
-
-RATE_MEANINGS: tuple[RateMeaning, ...] = (
-    RateMeaning(span("0.5.4", "0.5.5"), "accept len / (steps + 1)", strict=False),
-    RateMeaning(span("0.5.6", "0.5.10"), "accept len / draft tokens", strict=False),
-    RateMeaning(span("0.5.11"), "(accept len - 1) / (draft tokens - 1)", strict=True),
-)
-
-
-def rate_meaning(version: str) -> RateMeaning | None:
-    """What the printed accept rate means in a release; None before 0.5.4, which prints none, or without a version."""
-    asked = release(version)
-    return next((item for item in RATE_MEANINGS if asked and asked in item.versions), None)
-
-
-def rates_that_fit(accept_len: float, rate: float, draft_tokens: int) -> tuple[RateMeaning, ...]:
-    """The meanings under which a printed pair (two decimals each) is consistent; () when none is."""
-    if draft_tokens < 2:
-        return ()
-    slack = 0.0051 + 0.0051 / (draft_tokens - 1)
-    return tuple(item for item in RATE_MEANINGS if abs(item.rate(accept_len, draft_tokens) - rate) <= slack)
-
-
-def per_step(accept_len: float, steps: int) -> float:
-    """Mean acceptance of a draft token on a chain: (accept length - 1) / steps, the same in every release."""
-    return (accept_len - 1) / steps
+PLANS = Plans(_plan)
