@@ -25,7 +25,11 @@ COMMANDS = {
     "start": "start the server and wait until it is ready",
     "stop": "stop the server, when it is proven to be it",
     "restart": "stop the server and start it again",
-    "runs": "list the runs of the server, or show one",
+    "capture": "take the states that the server feeds its draft, or those of the target itself, for cached texts",
+    "bench": "measure accept length and speed of the running server, prompt by prompt",
+    "sweep": "measure over numbers of draft steps, one restart each, and put the server back as it was",
+    "runs": "list the runs of the server, show one, or compare two",
+    "init": "look at a host for a running server, and write its deployment file",
     "demo": "the whole story on an embedded host, with a tiny real pair and no GPU",
     "open": "open the app on a deployment",
 }
@@ -236,6 +240,70 @@ def _runs(add: Add, name: str) -> None:
         action.set_defaults(run=f"runs_{name}")
         action.add_argument("--json", action="store_true", help="as JSON")
 
+    two = _command(actions, "compare", "set two runs side by side", "console runs compare 12 14", deployment=False)
+    two.set_defaults(run="runs_compare")
+    two.add_argument("before", metavar="A", help="the number of the one run")
+    two.add_argument("after", metavar="B", help="the number of the other")
+    two.add_argument("--json", action="store_true", help="as one JSON object")
+
+
+def _capture(add: Add, name: str) -> None:
+    command = _command(add, name, COMMANDS[name], "console capture prod-box")
+    command.add_argument("--samples", metavar="N", type=_count, default=6, help="cached texts to ask for (6)")
+    command.add_argument("--out", metavar="DIR", default="", help="where, on the host (its cache folder)")
+    command.add_argument(
+        "--how",
+        choices=("states", "hook", "aux"),
+        default="",
+        help="by return_hidden_states; by a hook inside the engine, for wide targets and second opinions; or from a "
+        "server without its draft (what suits the server)",
+    )
+    itself = command.add_argument_group("from the target itself, through transformers")
+    itself.add_argument("--reference", action="store_true", help="run the target itself on the host, on its CPU")
+    itself.add_argument("--layers", metavar="K", type=_count, default=0, help="only its first K layers (all)")
+    itself.add_argument("--target", metavar="DIR", default="", help="without a deployment: the target, on this machine")
+    itself.add_argument("--cache", metavar="DIR", action="append", default=[], help="without one: its texts are taken")
+    command.add_argument("--json", action="store_true", help="as one JSON object")
+    _changing(command)
+
+
+def _count(text: str) -> int:
+    if text.isascii() and text.isdecimal() and 0 < int(text) < 1_000_000:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+
+
+def _bench(add: Add, name: str) -> None:
+    example = f"console {name} prod-box --prompts my.txt" if name == "bench" else f"console {name} prod-box --steps 1,3"
+    command = _command(add, name, COMMANDS[name], example)
+    command.add_argument(
+        "--prompts", metavar="FILE", default="", help="a JSON list of texts, JSON lines, or a prompt a line (built-in)"
+    )
+    command.add_argument("--max-new-tokens", metavar="N", type=_count, default=128, help="tokens a prompt (128)")
+    command.add_argument("--limit", metavar="N", type=_count, default=0, help="only the first N prompts")
+    command.add_argument("--json", action="store_true", help="as one JSON object")
+    if name == "sweep":
+        command.add_argument(
+            "--steps", metavar="N[,N]", default="1,2,3,4,5", help="the values of --speculative-num-steps (1,2,3,4,5)"
+        )
+        _changing(command)
+
+
+def _init(add: Add, name: str) -> None:
+    command = _command(add, name, COMMANDS[name], "console init me@gpu-box --cache /data/hidden_states", False)
+    command.add_argument("host", metavar="[USER@]HOST", help="as for ssh; `local` is this machine")
+    command.add_argument("--name", metavar="NAME", default="", help="of the deployment (the host's)")
+    command.add_argument(
+        "--port", metavar="PORT", type=_count, default=0, help="of the server, where there are several"
+    )
+    command.add_argument("--cache", metavar="DIR", action="append", default=[], help="hidden states of training there")
+    command.add_argument("--draft", metavar="DIR", default="", help="in place of what the server's command says")
+    command.add_argument("--log", metavar="FILE", default="", help="in place of where its output goes")
+    command.add_argument("--force", action="store_true", help="write over a deployment file that exists")
+    command.add_argument("-F", "--ssh-config", metavar="FILE", help="in place of ~/.ssh/config")
+    command.add_argument("--read-only", action="store_true", help="refuse every change")
+    _changing(command)
+
 
 def _demo(add: Add, name: str) -> None:
     command = _command(
@@ -263,5 +331,9 @@ _BUILDERS = {
     "draft": _draft,
     **dict.fromkeys(("status", "start", "stop", "restart"), _server),
     "runs": _runs,
+    "capture": _capture,
+    "bench": _bench,
+    "sweep": _bench,
+    "init": _init,
     "demo": _demo,
 }

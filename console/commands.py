@@ -9,9 +9,9 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +24,6 @@ from console.plain import one_line, plain
 
 if TYPE_CHECKING:
     from console.checking import CheckStep
-    from console.runs import Run, RunHistory
     from console.session import Session
 
 T = TypeVar("T")
@@ -102,7 +101,7 @@ async def opened(args: argparse.Namespace, name: str | None = None) -> AsyncIter
 
     deployment = chosen(name if name is not None else args.name, args.ssh_config)
     session = await Session.open(
-        deployment, trust=_ask_about_key, read_only=args.read_only or getattr(args, "dry_run", False)
+        deployment, trust=ask_about_key, read_only=args.read_only or getattr(args, "dry_run", False)
     )
     try:
         yield session
@@ -110,7 +109,8 @@ async def opened(args: argparse.Namespace, name: str | None = None) -> AsyncIter
         await session.close()
 
 
-async def _ask_about_key(unknown: Any) -> bool:
+async def ask_about_key(unknown: Any) -> bool:
+    """Whether a person trusts a host key that is not known yet."""
     note(str(unknown))
     return await asyncio.to_thread(confirmed, f"trust {unknown.fingerprint} and add it to {unknown.known_hosts}?")
 
@@ -130,7 +130,7 @@ async def agreed(args: argparse.Namespace, question: str) -> None:
     raise Refused("nothing was changed: it was not agreed to" + ("" if sys.stdin.isatty() else "; give --yes"))
 
 
-def _step(name: str, detail: str) -> None:
+def tell_step(name: str, detail: str) -> None:
     note(f"{name:<10} {one_line(detail)[:160]}")
 
 
@@ -223,7 +223,7 @@ def _check_paths(args: argparse.Namespace) -> dict[str, Any]:
         "host": "local",
         "console": __version__,
     }
-    show = _Ticker()
+    show = Ticker()
     try:
         return answer(request, show.event)
     except NoSuchCheck as error:
@@ -237,7 +237,7 @@ def _check_paths(args: argparse.Namespace) -> dict[str, Any]:
 async def _check_deployment(args: argparse.Namespace) -> dict[str, Any]:
     if args.engine or args.args:
         raise UsageError("--engine and --args go with paths; a deployment names its own")
-    show = _Ticker()
+    show = Ticker()
     async with opened(args) as session:
         steps = session.check(_split(args.only), _split(args.skip), args.samples, args.engine_source)
         try:
@@ -251,7 +251,7 @@ async def _check_deployment(args: argparse.Namespace) -> dict[str, Any]:
         return session.report.raw
 
 
-class _Ticker:
+class Ticker:
     """The running check on one line of stderr, where that is a terminal."""
 
     def __init__(self) -> None:
@@ -353,9 +353,26 @@ async def _status(args: argparse.Namespace) -> Exit:
             say(f"  process {seen.pid} at {seen.url}: {' '.join(argv)}")
         if seen.note:
             say(f"  {seen.note}")
+        for line in await _to_put_back(session):
+            say(f"  {line}")
         for item in differences:
             say(f"  --{item['flag']}: runs with {item['running'] or '–'}, the file says {item['file'] or '–'}")
     return Exit.OK
+
+
+async def _to_put_back(session: Session) -> list[str]:
+    """What is to run here again, where another command line stands in for it; nothing where none does."""
+    from remote.interim import pending
+
+    left = await pending(session.host, session.deployment.server.port)
+    if left is None:
+        return []
+    names = f", with {', '.join(left.env_names)} in its environment" if left.env_names else ""
+    how = "the host could not put it back" if left.failed else "the host puts it back when that is over"
+    return [
+        f"since {moment(left.since)} another command stands in, for {left.who}; {how}",
+        f"to go back by hand, stop it and run: {' '.join(mask_argv(left.argv))}{names}; then remove {left.file}",
+    ]
 
 
 def start(args: argparse.Namespace) -> Exit:
@@ -383,77 +400,29 @@ async def _change_server(args: argparse.Namespace) -> Exit:
         note("\n".join(lines))
         await agreed(args, f"{args.command} {session.deployment.name} on {session.host.name}?")
         if args.command == "stop":
-            await session.stop(args.why, _step)
+            await session.stop(args.why, tell_step)
             say(f"{session.deployment.name} stopped")
             return Exit.OK
         if args.command == "start":
-            begun = await session.start(args.why, _step)
+            begun = await session.start(args.why, tell_step)
         else:
-            begun = await session.restart(args.why, _step, last_good=args.last_good)
+            begun = await session.restart(args.why, tell_step, last_good=args.last_good)
         say(f"{session.deployment.name} is ready: run {begun.id}, process {begun.pid}")
     return Exit.OK
 
 
-# -- runs --------------------------------------------------------------------------------------------------------------
-
-
-def runs_list(args: argparse.Namespace) -> Exit:
-    """`console runs list`."""
-    found = asyncio.run(_from_history(lambda history: history.list(args.name or "")))
-    if args.json:
-        print(json.dumps([_run_json(item) for item in found], indent=1))
-        return Exit.OK
-    for item in found:
-        accept = "–" if item.accept_len is None else f"{item.accept_len:.2f}"
-        speed = "–" if item.tokens_per_s is None else f"{item.tokens_per_s:.1f}"
-        cause = f" ({item.finding['check']})" if item.finding else ""
-        say(
-            f"{item.id:>5}  {_moment(item.started)}  {item.deployment:<16} {item.state:<8} {item.verdict or '–':<8}"
-            f" accept {accept:>5}  {speed:>7} tok/s  {one_line(item.why)}{cause}"
-        )
-    return Exit.OK
-
-
-def runs_show(args: argparse.Namespace) -> Exit:
-    """`console runs show`."""
-    if not args.number.isdecimal():
-        raise UsageError(f"{args.number!r} is not the number of a run; `console runs list` shows them")
-    found = asyncio.run(_from_history(lambda history: history.get(int(args.number))))
-    if found is None:
-        raise Refused(f"there is no run {args.number}; `console runs list` shows them")
-    if args.json:
-        print(json.dumps(_run_json(found), indent=1))
-        return Exit.OK
-    for key, value in _run_json(found).items():
-        if value not in (None, "", {}, []):
-            say(f"{key:<13} {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
-    return Exit.OK
-
-
-async def _from_history(ask: Callable[[RunHistory], Awaitable[T]]) -> T:
-    from console.paths import history_file
-    from console.runs import RunHistory
-
-    history = RunHistory(history_file())
-    try:
-        return await ask(history)
-    finally:
-        await history.close()
-
-
-def _run_json(item: Run) -> dict[str, Any]:
-    return {field.name: getattr(item, field.name) for field in fields(item)}
-
-
-def _moment(seconds: float) -> str:
+def moment(seconds: float) -> str:
+    """A time as people here read it."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _of_draft(name: str) -> Callable[[argparse.Namespace], Exit]:
-    def call(args: argparse.Namespace) -> Exit:
-        from console import draft_commands
+def _in(module: str, name: str) -> Callable[[argparse.Namespace], Exit]:
+    """A command of another module, which is loaded when it runs."""
 
-        return draft_commands.run(name, args)
+    def call(args: argparse.Namespace) -> Exit:
+        from importlib import import_module
+
+        return Exit(import_module(f"console.{module}").run(name, args))
 
     return call
 
@@ -467,7 +436,10 @@ HANDLERS: dict[str, Callable[[argparse.Namespace], Exit]] = {
     "start": start,
     "stop": start,
     "restart": start,
-    "runs_list": runs_list,
-    "runs_show": runs_show,
-    **{f"draft_{name}": _of_draft(name) for name in ("show", "diff", "set", "write", "history", "restore")},
+    **{f"runs_{name}": _in("runs_commands", name) for name in ("list", "show", "compare")},
+    "bench": _in("bench_commands", "bench"),
+    "sweep": _in("bench_commands", "sweep"),
+    "capture": _in("capture_commands", "capture"),
+    "init": _in("init_commands", "init"),
+    **{f"draft_{name}": _in("draft_commands", name) for name in ("show", "diff", "set", "write", "history", "restore")},
 }

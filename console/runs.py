@@ -9,12 +9,15 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from console.errors import NotRun
 from console.masking import mask_argv, mask_env, mask_json
+
+if TYPE_CHECKING:
+    from console.benching import Bench
 
 T = TypeVar("T")
 
@@ -37,6 +40,10 @@ CREATE TABLE IF NOT EXISTS config_versions (
   seen REAL NOT NULL, by TEXT NOT NULL, why TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS versions_of ON config_versions (host, path, id);
+CREATE TABLE IF NOT EXISTS benches (
+  id INTEGER PRIMARY KEY, run INTEGER NOT NULL, time REAL NOT NULL, key TEXT NOT NULL, text TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS benches_of ON benches (run, id);
 """
 
 
@@ -91,6 +98,7 @@ class Version:
 # Named here because the history has a method called list.
 Runs = list[Run]
 Versions = list[Version]
+Benches = list["Bench"]
 
 
 def sha_of(text: str) -> str:
@@ -196,6 +204,26 @@ class RunHistory:
         query = "SELECT * FROM config_versions WHERE host = ? AND path = ? ORDER BY id DESC"
         return await self._do(lambda db: [Version(**dict(row)) for row in db.execute(query, (host, path))])
 
+    async def config(self, sha: str) -> str | None:
+        """The text of a kept config by its sha256, or None."""
+        query = "SELECT text FROM config_versions WHERE sha = ? LIMIT 1"
+        rows = await self._do(lambda db: db.execute(query, (sha,)).fetchall())
+        return str(rows[0]["text"]) if rows else None
+
+    async def keep_bench(self, run: int, found: Bench) -> Bench:
+        """Keep a measurement with its run; as it is kept."""
+        kept = replace(found, run=run, time=time.time())
+        values = {**asdict(kept), "accept_lens": list(kept.accept_lens), "speeds": list(kept.speeds)}
+        row = (run, kept.time, kept.key, json.dumps(values))
+        statement = "INSERT INTO benches (run, time, key, text) VALUES (?, ?, ?, ?)"
+        await self._do(lambda db: db.execute(statement, row).lastrowid)
+        return kept
+
+    async def benches(self, run: int) -> Benches:
+        """The measurements of one run, newest first."""
+        query = "SELECT text FROM benches WHERE run = ? ORDER BY id DESC"
+        return await self._do(lambda db: [_bench(row["text"]) for row in db.execute(query, (run,))])
+
     async def close(self) -> None:
         """Close the file."""
         await asyncio.to_thread(self._close)
@@ -234,6 +262,13 @@ class RunHistory:
             if self._database is not None:
                 self._database.close()
                 self._database = None
+
+
+def _bench(text: str) -> Bench:
+    from console.benching import Bench
+
+    values = json.loads(text)
+    return Bench(**{**values, "accept_lens": tuple(values["accept_lens"]), "speeds": tuple(values["speeds"])})
 
 
 def _run(row: sqlite3.Row) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from console.errors import ConsoleError, DeploymentError, NotRun, Refused, StartFailed
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from remote.host import Host
     from remote.process import ProcessInfo
     from remote.server import ServerRecord
+
+Launch = Callable[[server.ServerSpec], "Awaitable[ServerRecord]"]
+"""Starts what a spec says, and gives its record."""
 
 # Answered without a generation, in the order to try: SGLang 0.5.20 and newer, then all of SGLang, then vLLM.
 _LIGHT_HEALTH = ("/ready", "/get_model_info", "/v1/models")
@@ -191,11 +194,17 @@ class Server:
     # -- changing ----------------------------------------------------------------------------------------------
 
     async def start(
-        self, reason: str, step: OnStep, plan: LaunchPlan, config_sha: str | None, finding: Mapping[str, Any] | None
+        self,
+        reason: str,
+        step: OnStep,
+        plan: LaunchPlan,
+        config_sha: str | None,
+        finding: Mapping[str, Any] | None,
+        launch: Launch | None = None,
     ) -> Run:
         """Start it as planned and wait until it is ready; a run is recorded from its first second.
 
-        Raises StartFailed, remote's errors.
+        `launch` starts it in place of remote's own way. Raises StartFailed, remote's errors.
         """
         name, watch = self.deployment.name, Stopwatch()
         run = await self._runs.begin(name, self.host.name, reason, plan.argv, plan.env, plan.log, config_sha, finding)
@@ -205,7 +214,7 @@ class Server:
         launcher = self.deployment.server.launcher
         try:
             spec = server.ServerSpec(plan.argv, plan.env, log=plan.log, port=plan.port, launcher=launcher)
-            record = await server.start(self.host, spec)
+            record = await (launch(spec) if launch is not None else server.start(self.host, spec))
             await self._runs.update(run.id, pid=record.pid)
             self._take(record)
             await await_ready(self.host, record, self.deployment.server.url, self.deployment.server.engine_name, step)
@@ -226,18 +235,28 @@ class Server:
             return
         if self.last.phase == "foreign":
             raise Refused(f"{self.last.note}; it is left alone: stop it by hand, or choose another port")
-        run = await self.note_run()
-        self._serving.baseline = self._serving.usual_tokens_per_s
+        run = await self._before_end()
         step("stop", f"process {record.pid}")
         report = await server.stop(self.host, record)
         if report.survivors:
             left = ", ".join(map(str, report.survivors))
             raise NotRun(f"processes {left} of the server survived SIGKILL; look at them on {self.host.name}")
+        await self._closed(run, reason)
+        step("stopped", f"{report.took:.1f} s" + (", SIGKILL was needed" if report.forced else ""))
+
+    async def replaced(self, reason: str) -> None:
+        """Close the run of a server that other hands are about to stop."""
+        await self._closed(await self._before_end(), reason)
+
+    async def _before_end(self) -> Run | None:
+        self._serving.baseline = self._serving.usual_tokens_per_s
+        return await self.note_run()
+
+    async def _closed(self, run: Run | None, reason: str) -> None:
         self._forget()
         self.last = ServerStatus(url=self.deployment.server.url)
         if run is not None:
             await self._runs.update(run.id, state=STOPPED, ended=time.time(), note=f"stopped: {reason}")
-        step("stopped", f"{report.took:.1f} s" + (", SIGKILL was needed" if report.forced else ""))
 
     async def note_run(self) -> Run | None:
         """Write what the log says of the running server into its run; the run, or None when it has none."""

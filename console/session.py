@@ -136,16 +136,16 @@ class Session:
         Raises Refused, StartFailed, remote's errors.
         """
         step = on_step or _silent
-        async with self._server_lock("start the server", step):
+        async with self.server_lock("start the server", step):
             if (await self.status()).up:
                 raise Refused(f"it runs already (process {self.last_status.pid}); restart it, or stop it first")
             self._restarted = True
-            return await self.server.start(reason, step, self.plan(overrides), await self._snapshot(), None)
+            return await self.server.start(reason, step, self.plan(overrides), await self.snapshot(), None)
 
     async def stop(self, reason: str, on_step: OnStep | None = None) -> None:
         """Stop the server; only a process proven to be it is signalled. Raises Refused, remote's errors."""
         step = on_step or _silent
-        async with self._server_lock("stop the server", step):
+        async with self.server_lock("stop the server", step):
             if not (await self.status()).up:
                 raise Refused("no server of this deployment runs")
             await self.server.stop(reason, step)
@@ -163,7 +163,7 @@ class Session:
         `finding` is the finding whose fix caused it; the new run is linked to it. Raises like `start` and `stop`.
         """
         step = on_step or _silent
-        async with self._server_lock("restart the server", step):
+        async with self.server_lock("restart the server", step):
             await self.status()
             plan, cause = self.plan(overrides), finding or self.draft.finding
             if last_good:
@@ -171,7 +171,7 @@ class Session:
             self._restarted = True
             if self.last_status.up:
                 await self.server.stop(reason, step)
-            run = await self.server.start(reason, step, plan, await self._snapshot(), cause)
+            run = await self.server.start(reason, step, plan, await self.snapshot(), cause)
         self.draft.finding = None
         return run
 
@@ -186,7 +186,7 @@ class Session:
             await self.draft.write(f"back to the config of run {good.id}")
         return LaunchPlan(with_secrets(good.argv, plan.argv), plan.env, plan.log, plan.port)
 
-    async def _snapshot(self) -> str | None:
+    async def snapshot(self) -> str | None:
         """Keep the draft's config as it is now; its sha256, or None when there is none to read."""
         if not self.deployment.model.draft:
             return None
@@ -198,7 +198,8 @@ class Session:
         return sha_of(text)
 
     @asynccontextmanager
-    async def _server_lock(self, action: str, step: OnStep) -> AsyncIterator[None]:
+    async def server_lock(self, action: str, step: OnStep) -> AsyncIterator[None]:
+        """Hold what is changed while the server is started, stopped or replaced. Raises Refused (read-only), Busy."""
         step("lock", self.host.name)
         async with self._locked(f"{STATE}/locks/server-{self.deployment.server.port}.lock", action):
             yield
@@ -213,8 +214,7 @@ class Session:
         """Hold the lock of what is about to be changed; others see who holds it. Raises Refused, Busy."""
         if self.read_only:
             raise Refused(f"read-only: it was asked to {action}, and the console was opened to change nothing")
-        who = f"{getpass.getuser()}@{socket.gethostname()} (console {os.getpid()}): {action}"
-        async with files.lock(self.host, path, who):
+        async with files.lock(self.host, path, who(action)):
             yield
 
     # -- judging -----------------------------------------------------------------------------------------------
@@ -227,20 +227,22 @@ class Session:
         Closing the iterator kills the run on the host. Raises NotRun, UsageError, remote's errors.
         """
         await self.status()
-        request = self._request(only, skip, samples, engine_source)
-        async with aclosing(run_on_host(self.host, self._python, request)) as steps:
+        request = self.request(only, skip, samples, engine_source)
+        async with aclosing(run_on_host(self.host, self.python, request)) as steps:
             async for step in steps:
                 if isinstance(step, Report):
                     await self._take(step, bool(only or skip))
                 yield step
 
     @property
-    def _python(self) -> str:
+    def python(self) -> str:
+        """The python that runs the checks on the host."""
         return self.deployment.host.python or self.server.default_python
 
-    def _request(
-        self, only: Sequence[str], skip: Sequence[str], samples: int, engine_source: str = ""
+    def request(
+        self, only: Sequence[str] = (), skip: Sequence[str] = (), samples: int = 16, engine_source: str = ""
     ) -> dict[str, Any]:
+        """What is asked of the checks on the host: the deployment's paths, and the server as `status` saw it last."""
         running, seen = self.server.argv, self.server.process
         record = self.server.record
         try:
@@ -262,7 +264,7 @@ class Session:
             argv=argv,
             # Given only when a server writes it: a log that is not there would end the run before it began.
             log=record.log if running and record is not None else "",
-            python=self.server.at_host(self._python),
+            python=self.server.at_host(self.python),
             only=only,
             skip=skip,
             samples=samples,
@@ -285,8 +287,8 @@ class Session:
         """The `cfg` findings for a config that is not the draft's yet: it is put in a folder of its own on the host."""
         folder = f"{STAGED}/{sha_of(text)[:16]}"
         await files.write_atomic(self.host, f"{folder}/config.json", text.encode(), backup=False, make_folder=True)
-        request = self._request(("cfg",), (), 1) | {"draft": self.server.at_host(folder), "caches": []}
-        async with aclosing(run_on_host(self.host, self._python, request)) as steps:
+        request = self.request(("cfg",), (), 1) | {"draft": self.server.at_host(folder), "caches": []}
+        async with aclosing(run_on_host(self.host, self.python, request)) as steps:
             async for step in steps:
                 if isinstance(step, Report):
                     return step.findings
@@ -309,6 +311,11 @@ class Session:
             return Wiring(now.n, now.trained, None, trained_by=now.trained_by)
         served = served_by_ids(self._findings).get(ids_key(ids))
         return Wiring(now.n, now.trained, served, now.source if served else "", now.trained_by, now.engine)
+
+
+def who(action: str) -> str:
+    """Who does something, for those who find it in their way."""
+    return f"{getpass.getuser()}@{socket.gethostname()} (console {os.getpid()}): {action}"
 
 
 def _silent(name: str, detail: str) -> None:
