@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checks.engines.events import Decode, Event, Prefill
-from checks.engines.shapes import DIGITS, MOST, Plan, Plans
+from checks.engines.shapes import DIGITS, LONGEST, MOST, Plan, Plans
 
 Numbers = npt.NDArray[np.float64]
 Times = npt.NDArray[np.datetime64]
@@ -54,64 +54,64 @@ class History:
 
 @dataclass
 class _Rows:
-    """The lines of one shape that wait to become numbers, and the weights that make their digits numbers.
-
-    Lines of one shape are a table of bytes with digits at fixed places: all fields of all lines are one product of
-    matrices. Every product is a whole number below 2**53, so that the sums are exact; one division then rounds as
-    reading the text would.
-    """
+    """The lines of one shape that wait to become numbers: together a table of bytes, with digits at fixed places."""
 
     plan: Plan
     lines: list[bytes] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
 
-    def weigh(self, line: bytes) -> None:
-        """Learn from the first line where the digits stand."""
-        plan, names = self.plan, NAMES[self.plan.kind]
-        spans = [(names.index(item.name), item.start, item.end) for item in plan.numbers if item.name in names]
-        rank = _DP.search(line, *plan.tags)
-        if rank is not None:
-            spans.append((names.index("dp"), *rank.span(1)))
-        self.taken = np.array([column for column, _, _ in spans], dtype=np.intp)
-        self.constant = [
-            (names.index(name), float(value))
-            for name, value in plan.constants.items()
-            if name in names and isinstance(value, (bool, int, float))
-        ]
-        scales = {names.index(item.name): item.scale for item in plan.numbers if item.name in names}
-        self.scale = [
-            (index, scales[column]) for index, (column, _, _) in enumerate(spans) if scales.get(column, 1) != 1
-        ]
-        digits = [[at for at in range(first, last) if line[at : at + 1].isdigit()] for _, first, last in spans]
-        self.places = np.array([at for span in digits for at in span], dtype=np.intp)
-        self.weights = np.zeros((len(self.places), len(spans)))
-        self.divisor, row = np.ones(len(spans)), 0
-        for index, (span, (_, first, last)) in enumerate(zip(digits, spans)):
-            point = line.find(b".", first, last)
-            self.divisor[index] = 10.0 ** (last - 1 - point) if point >= 0 else 1.0
-            self.weights[row : row + len(span), index] = 10.0 ** np.arange(len(span))[::-1]
-            row += len(span)
-
     def values(self) -> tuple[Numbers, Times]:
-        """Every waiting line as a row of numbers, and its time."""
-        table = np.frombuffer(b"".join(self.lines), dtype=np.uint8).reshape(len(self.lines), -1)
-        found = np.full((len(self.lines), len(NAMES[self.plan.kind])), np.nan)
-        told = (table[:, self.places] - np.uint8(48)).astype(np.float64) @ self.weights
-        told /= self.divisor
-        for index, scale in self.scale:
-            told[:, index] /= scale
-        found[:, self.taken] = told
-        for column, value in self.constant:
-            found[:, column] = value
-        found[:, 0] = self.numbers
-        times = _times(table, self.plan.time)
+        """Every waiting line as a column of numbers, one row a field, and its time."""
+        plan, names = self.plan, NAMES[self.plan.kind]
+        table = np.frombuffer(b"".join(self.lines), dtype=np.uint8).reshape(len(self.lines), -1).T
+        first = self.lines[0]
+        found = np.full((len(names), len(self.lines)), np.nan)
+        found[0] = self.numbers
+        for item in plan.numbers:
+            if item.name in names:
+                row = found[names.index(item.name)]
+                _decimal(table, first, item.start, item.end, row)
+                if item.scale != 1:
+                    row /= item.scale
+        rank = _DP.search(first, *plan.tags)
+        if rank is not None:
+            _decimal(table, first, *rank.span(1), found[names.index("dp")])
+        for name, value in plan.constants.items():
+            if name in names and isinstance(value, (bool, int, float)):
+                found[names.index(name)] = value
+        times = _times(table, first, plan.time)
         self.lines.clear()
         self.numbers.clear()
         return found, times
 
 
+def _decimal(table: npt.NDArray[np.uint8], first: bytes, start: int, end: int, out: Numbers) -> None:
+    """The numbers at places [start, end) of every line. Whole numbers below 2**53 are exact, so that the one division
+    by a power of ten rounds as reading the text would."""
+    out.fill(0)
+    behind, zeros = 0, 0
+    for at in range(start, end):
+        if first[at : at + 1] == b".":
+            behind = end - 1 - at
+            continue
+        out *= 10
+        out += table[at]
+        zeros = zeros * 10 + 48
+    out -= zeros
+    if behind:
+        out /= 10.0**behind
+
+
 _DP = re.compile(rb"DP(\d{1,6})")
 _Parts = dict[type[Event], list[tuple[Numbers, Times]]]
+_Way = tuple[Callable[[bytes], object], Callable[[int], object]]
+
+
+def _passed(item: object) -> None:
+    """Lines that say nothing here."""
+
+
+_PASS: _Way = (_passed, _passed)
 
 
 def read_columns(
@@ -123,76 +123,80 @@ def read_columns(
 ) -> History:
     """The history in lines, numbered from `start`. A line without `mark` in it is no batch line of this engine."""
     parts: _Parts = {kind: [] for kind in NAMES}
-    held: dict[bytes, _Rows | None] = {}
+    gathering: list[_Rows] = []
+    held: dict[bytes, _Way | None] = {}
     numbered = enumerate(lines, start)
     number, before = start - 1, -1
     while number != before:
         before = number
         for number, line in islice(numbered, CHUNK):
-            if mark not in line:
-                continue
             shape = line.translate(DIGITS)
             try:
-                rows = held[shape]
+                way = held[shape]
             except KeyError:
-                rows = held[shape] = _rows(plans, line) if len(held) < MOST else None
-            if rows is None:
+                # A shape says of all its lines whether the mark is in them.
+                way = _way(plans, line, gathering) if mark in line else _PASS
+                if len(held) < MOST and len(line) <= LONGEST:
+                    held[shape] = way
+            if way is None:
                 _slowly(parts, parse(line.decode("utf-8", "replace"), number))
-            else:
-                rows.lines.append(line)
-                rows.numbers.append(number)
-        for waiting in held.values():
-            if waiting is not None and waiting.lines:
-                parts[waiting.plan.kind].append(waiting.values())
+                continue
+            keep, note = way
+            keep(line)
+            note(number)
+        for rows in gathering:
+            if rows.lines:
+                parts[rows.plan.kind].append(rows.values())
         if len(held) >= MOST:
             held.clear()
+            gathering.clear()
     return History(_columns(parts, Decode), _columns(parts, Prefill), number - start + 1)
 
 
-def _rows(plans: Plans, line: bytes) -> _Rows | None:
+def _way(plans: Plans, line: bytes, gathering: list[_Rows]) -> _Way | None:
+    """Where lines of this shape are gathered; None when the grammar has to read them."""
     try:
         plan = plans.of(line.rstrip(b"\n").decode("ascii"))
     except UnicodeDecodeError:
         return None
-    if plan is None or plan.kind not in NAMES:
+    if plan is None:
         return None
+    if plan.kind not in NAMES:
+        return _PASS
     rows = _Rows(plan)
-    rows.weigh(line)
-    return rows
+    gathering.append(rows)
+    return rows.lines.append, rows.numbers.append
 
 
 def _columns(parts: _Parts, kind: type[Event]) -> Columns:
     names = NAMES[kind]
     if not parts[kind]:
         return Columns({name: np.empty(0) for name in names}, np.empty(0, dtype="datetime64[ms]"))
-    found, times = np.concatenate([part for part, _ in parts[kind]]), np.concatenate([part for _, part in parts[kind]])
-    order = np.argsort(found[:, 0], kind="stable")
-    found = found[order]
-    return Columns({name: found[:, index] for index, name in enumerate(names)}, times[order])
+    found = np.concatenate([part for part, _ in parts[kind]], axis=1)
+    order = np.argsort(found[0].astype(np.int64), kind="stable")
+    times = np.concatenate([part for _, part in parts[kind]])[order]
+    return Columns({name: found[index][order] for index, name in enumerate(names)}, times)
 
 
 _PARTS = ((0, 4), (5, 7), (8, 10), (11, 13), (14, 16), (17, 19), (20, 23))
 """Where year, month, day, hour, minute, second and thousandths stand in a printed time."""
 
 
-def _times(table: npt.NDArray[np.uint8], place: tuple[int, int] | None) -> Times:
+def _times(table: npt.NDArray[np.uint8], first: bytes, place: tuple[int, int] | None) -> Times:
     """The printed times, by their digits: `2026-08-10 09:20:45`, with up to three digits of a fraction looked at."""
+    out = np.full(table.shape[1], np.datetime64("NaT", "ms"))
     if place is None or place[1] - place[0] < 19:
-        return np.full(len(table), np.datetime64("NaT", "ms"))
-    printed = place[1] - place[0]
-    parts = [(first, min(last, printed)) for first, last in _PARTS if first < printed]
-    digits = [place[0] + at for first, last in parts for at in range(first, last)]
-    weights, row = np.zeros((len(digits), len(_PARTS))), 0
-    for column, (first, last) in enumerate(parts):
-        end = _PARTS[column][1] - first
-        weights[row : row + last - first, column] = 10.0 ** np.arange(end)[::-1][: last - first]
-        row += last - first
-    found = ((table[:, digits] - np.uint8(48)).astype(np.float64) @ weights).astype(np.int64)
-    year, month, day, hour, minute, second, thousandth = found.T
+        return out
+    printed, parts = place[1] - place[0], np.zeros((len(_PARTS), table.shape[1]))
+    for part, (begin, end) in zip(parts, _PARTS):
+        if begin < printed:
+            _decimal(table, first, place[0] + begin, place[0] + min(end, printed), part)
+            part *= 10.0 ** max(end - printed, 0)
+    year, month, day, hour, minute, second, thousandth = parts.astype(np.int64)
     days = ((year - 1970) * 12 + month - 1).astype("datetime64[M]").astype("datetime64[D]") + (day - 1)
     clock = ((hour * 60 + minute) * 60 + second) * 1000 + thousandth
-    out = np.asarray(days.astype("datetime64[ms]") + clock.astype("timedelta64[ms]"))
-    out[(month < 1) | (month > 12) | (day < 1) | (day > 31)] = np.datetime64("NaT", "ms")
+    usual = (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    out[usual] = (days.astype("datetime64[ms]") + clock.astype("timedelta64[ms]"))[usual]
     return out
 
 
@@ -200,7 +204,7 @@ def _slowly(parts: _Parts, events: Iterable[Event]) -> None:
     for event in events:
         if type(event) in NAMES:
             row = [_number(event, name) for name in NAMES[type(event)]]
-            parts[type(event)].append((np.array([row]), np.array([_time(event.time)], dtype="datetime64[ms]")))
+            parts[type(event)].append((np.array([row]).T, np.array([_time(event.time)], dtype="datetime64[ms]")))
 
 
 def _number(event: Event, name: str) -> float:

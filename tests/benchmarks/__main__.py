@@ -79,6 +79,13 @@ def main() -> None:
         ratio = median[case.name] / median[case.unit]
         verdict = "-" if case.bound is None else f"{case.bound:.1f} {'ok' if ratio <= case.bound else 'OVER'}"
         print(f"{case.name:<26}{median[case.name] * 1e3:>10.1f}{ratio:>8.2f}  of {case.unit:<18}{verdict}")
+    # Every other benchmark is a module of its own beside this one, with the same --rounds.
+    for path in sorted(Path(__file__).parent.glob("bench_*.py")):
+        print(flush=True)
+        if subprocess.run(
+            [sys.executable, "-m", f"tests.benchmarks.{path.stem}", "--rounds", str(rounds)], cwd=ROOT
+        ).returncode:
+            sys.exit(f"{path.name} failed")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ FAILURES = Failures(
         "the layer ids in the draft's config are text: write them as numbers",
     ),
     known(
-        r"set_eagle3_layers_to_capture",
+        # A traceback through the method is another fault's.
+        r"does not implement set_eagle3_layers_to_capture|no attribute '?set_eagle3_layers_to_capture",
         "target-unsupported",
         "this SGLang cannot capture states of this target: use a version that supports it",
     ),
@@ -34,7 +35,8 @@ FAILURES = Failures(
     ),
     known(r"Port is already in use", "port-taken", "another process owns an internal port: stop it or choose another"),
     known(
-        r"CUDA out of memory|OutOfMemoryError|Not enough memory\. Please try to increase|out of memory\. Try to lower",
+        r"CUDA out of memory|OutOfMemoryError|Not enough memory\. Please try to increase|out of memory\. Try to lower"
+        r"|leave no GPU memory for the KV cache",
         "out-of-memory",
         "lower --mem-fraction-static or --max-running-requests, or free the GPU",
     ),

@@ -137,7 +137,8 @@ class Reader:
         return event.kind in _ENDS or (self.phase in _BEFORE_UP and event.kind not in ("kv-full",))
 
 
-_ENDS = frozenset({"exception", "child-died", "start-failed", "port-taken", "watchdog"})
+_ENDS = frozenset({"exception", "child-died", "start-failed", "port-taken", "watchdog", "path-missing", "launch-flags"})
+"""The last two are found out before the first line that names a phase."""
 _UNTIL_DECODE = (None, "warming", "ready")
 _PLAIN = (Decode, Prefill)
 _BEFORE_UP = ("starting", "loading", "capturing", "warming")
