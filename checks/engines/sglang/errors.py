@@ -35,8 +35,12 @@ FAILURES = Failures(
     ),
     known(r"Port is already in use", "port-taken", "another process owns an internal port: stop it or choose another"),
     known(
-        r"CUDA out of memory|OutOfMemoryError|Not enough memory\. Please try to increase|out of memory\. Try to lower"
-        r"|leave no GPU memory for the KV cache",
+        r"Not enough memory\. Please try to increase|leave no GPU memory for the KV cache",
+        "out-of-memory",
+        "the weights leave no room for the cache: raise --mem-fraction-static, or free the GPU",
+    ),
+    known(
+        r"CUDA out of memory|OutOfMemoryError|out of memory\. Try to lower",
         "out-of-memory",
         "lower --mem-fraction-static or --max-running-requests, or free the GPU",
     ),
