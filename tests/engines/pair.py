@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -134,16 +135,18 @@ def embedded_answers(pair: Pair) -> list[Expected]:
     return answers
 
 
-def transformers_answers(target: Path) -> list[tuple[int, ...]]:
+@cache
+def transformers_answers() -> list[tuple[int, ...]]:
     """What transformers makes of every prompt, in fp32, without a draft; in the environment of SGLang, which has it."""
-    asked = {"target": str(target), "prompts": prompts(), "new_tokens": NEW_TOKENS}
-    done = subprocess.run(
-        [python_of("sglang"), "-c", _GREEDY],
-        input=json.dumps(asked).encode(),
-        capture_output=True,
-        check=False,
-        env={**os.environ, **SGLANG_VARIABLES},
-    )
+    with shipped("models/target") as target:
+        asked = {"target": str(target), "prompts": prompts(), "new_tokens": NEW_TOKENS}
+        done = subprocess.run(
+            [python_of("sglang"), "-c", _GREEDY],
+            input=json.dumps(asked).encode(),
+            capture_output=True,
+            check=False,
+            env={**os.environ, **SGLANG_VARIABLES},
+        )
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     return [tuple(item) for item in json.loads(done.stdout.splitlines()[-1])]
 

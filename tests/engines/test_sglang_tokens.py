@@ -47,13 +47,8 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield Served(request.param, pair, server)
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, ...]]:
-    return transformers_answers(copied_pair(tmp_path_factory.mktemp("plain"), RIGHT).target)
-
-
-def test_the_text_is_that_of_transformers_under_any_wiring(served: Served, plain: list[tuple[int, ...]]) -> None:
-    assert [answer.tokens for answer in served.answers] == plain
+def test_the_text_is_that_of_transformers_under_any_wiring(served: Served) -> None:
+    assert [answer.tokens for answer in served.answers] == transformers_answers()
 
 
 def test_text_and_accepted_drafts_are_those_of_the_embedded_engine(served: Served) -> None:
