@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from checks.errors import BadTensors
+from checks.errors import BadTensors, NeedsLibrary
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -41,6 +41,19 @@ def cosine(cached: Floats, state: Floats) -> npt.NDArray[np.float64]:
     a, b = cached.astype(np.float64), state.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         out: npt.NDArray[np.float64] = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+    out[~np.isfinite(out)] = np.nan
+    return out
+
+
+def lean(cached: Floats, state: Floats, rival: Floats) -> npt.NDArray[np.float64]:
+    """How far along the way from `state` to `rival` each cached row lies, [P]: 0 at the state, 1 at the rival.
+
+    Noise has no direction among as many as H, so it moves the distance to a state and leaves this alone. NaN where the
+    two are one, or a row is not finite.
+    """
+    way = rival.astype(np.float64) - state
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        out: npt.NDArray[np.float64] = ((cached.astype(np.float64) - state) * way).sum(1) / (way * way).sum(1)
     out[~np.isfinite(out)] = np.nan
     return out
 
@@ -111,7 +124,7 @@ def readable(samples: Sequence[Any]) -> tuple[dict[int, Ints], dict[str, str]]:
     for index in range(len(samples)):
         try:
             ids[index] = samples[index].token_ids
-        except BadTensors as error:
+        except (BadTensors, NeedsLibrary) as error:
             damaged[str(index)] = str(error)
     return ids, damaged
 

@@ -7,30 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from checks.distance import SameText, cosine, median, readable, relative, same_texts
+from checks.distance import SameText, median, readable, relative, same_texts
 from checks.errors import CheckError
 from checks.evidence import Evidence, Need
+from checks.nearest import ROUNDING, SCALED, Columns, alone, compare, judge, leaning_of, over_texts
 
 SAMPLES, ROWS = 8, 128
 """Texts and tokens a text that are compared: a median over a thousand tokens does not move any more."""
 
 FINDABLE = 2000
 """Cached samples looked through for the captured texts when the spread ones do not hold them."""
-
-DECIDED = 0.5
-"""A slot is named when its nearest state is at most this fraction as far as the next one."""
-
-NO_FIT = 0.5
-"""Farther than this from every state, a slot is none of them: unrelated vectors are about 1 apart or more."""
-
-SAME_NUMBERS = 0.05
-"""Nearer than this fraction of the runner-up's distance, the difference is rounding and kernels, not other weights."""
-
-SERVED_SAME, SERVED_OTHER = 0.03, 0.10
-"""With only the served slots to compare with, a neighbour of the true state has no rival: then distance itself decides.
-Rounding to bfloat16 is near 0.002, a whole run in it near 0.01; the nearest neighbours of real models are above 0.1."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +26,10 @@ class NamedSlot:
 
     `label` is `R_k`, or `N` for the final norm of R_n, or `served i`. `k` is None where there is no such number.
     `kind`: `same` (the same numbers), `near` (this state by a clear margin, from other weights or precision),
-    `between` (nearest, but not clearly), `none` (far from everything), `empty` (zeros or not finite).
+    `between` (nearest, but not clearly), `split` (clearly between two states, as a part of a layer's sum is), `scaled`
+    (a multiple of one), `none` (far from everything), `empty` (zeros or not finite). `lean` is how far along the way
+    from its state to a rival it lies: 0 for the state with any noise, 1 for the rival. `strays` of `looked` rows lie
+    off that state.
     """
 
     slot: int
@@ -50,6 +40,9 @@ class NamedSlot:
     second: float
     cosine: float
     kind: str
+    lean: float = 0.0
+    strays: int = 0
+    looked: int = 0
 
     @property
     def decided(self) -> bool:
@@ -72,6 +65,7 @@ class NamedSlot:
             "runner_up_distance": number(self.second),
             "margin": number(self.margin),
             "cosine": number(self.cosine),
+            "lean": number(self.lean),
             "kind": self.kind,
         }
 
@@ -97,6 +91,8 @@ class Naming:
     """The capture does not reach R_n, so a slot that fits nothing may be a higher state."""
     unreadable: tuple[str, ...] = ()
     """Why cached samples were left out."""
+    foreign: bool = False
+    """The capture's states are of another width: of another target."""
     shifted: int | None = None
     """Rows of the cache that fit when moved by this many tokens, where nothing fits in place."""
 
@@ -125,13 +121,13 @@ def number(value: float) -> float | None:
 
 
 def name_slots(evidence: Evidence, cache: Any | None = None) -> Naming:
-    """Name the slots of a cache (the first one by default) with the best capture at hand; memoised.
+    """Name the slots of a cache (the first that has any, by default) with the best capture at hand; memoised.
 
     An all-states or a reference capture names states outright: a slot is the state nearest to it, by relative L2
-    distance per token, median over tokens, when the runner-up is at least twice as far. With only an engine capture
-    a slot is `served i` when it is within 3 % of what the engine feeds in slot i, and something else beyond 10 %.
+    distance per token, median over tokens, when it does not lean to a rival. With only an engine capture a slot is
+    `served i` when it is within 3 % of what the engine feeds in slot i, and something else beyond 18 %.
     """
-    chosen = cache if cache is not None else evidence.caches[0]
+    chosen = cache if cache is not None else next((c for c in evidence.caches if c.slots), evidence.caches[0])
     found: Naming = evidence.memo(("naming", str(chosen.path)), lambda: _name(evidence, chosen))
     return found
 
@@ -199,63 +195,7 @@ def _both_hold(text: SameText) -> SameText:
     return text.only(np.flatnonzero(np.isin(text.positions, text.open().positions)))
 
 
-def compare(
-    texts: Sequence[SameText], m: int, labels: Sequence[str], norm: Any | None = None, evidence: Any = None
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], int]:
-    """Median relative distance and cosine per sample, slot and state, each [samples, m, states], and the rows used.
-
-    `norm` maps R_n to N: when given, the last label is N and is made from the capture's last slot.
-    """
-    shape = (len(texts), m, len(labels))
-    apart, alike, rows = np.full(shape, np.nan), np.full(shape, np.nan), 0
-    for index, text in enumerate(texts):
-        sample = text.open()
-        cached = [text.cached_rows(sample, slot) for slot in range(m)]
-        rows += len(text.positions)
-        for column in range(len(labels)):
-            made = norm is not None and column == len(labels) - 1
-            state = text.captured_rows(column - 1 if made else column)
-            state = norm(state) if made and norm is not None else state
-            for slot in range(m):
-                apart[index, slot, column] = median(relative(cached[slot], state))
-                alike[index, slot, column] = median(cosine(cached[slot], state))
-        if evidence is not None:
-            evidence.progress(index + 1, len(texts), "comparing states")
-    return apart, alike, rows
-
-
-def judge(distances: npt.NDArray[np.float64], served: bool = False, edge: int | None = None) -> tuple[int, int, str]:
-    """(nearest, runner-up, kind) of one slot's distances to every state; the rule of `NamedSlot.kind`.
-
-    `served`: the columns are the few served slots. `edge`: the column beyond which the capture ends, so that the true
-    state may be missing.
-    """
-    if not np.isfinite(distances).any():
-        return 0, 0, "empty"
-    order = np.argsort(np.where(np.isfinite(distances), distances, np.inf))
-    best, second = int(order[0]), int(order[1]) if len(order) > 1 else int(order[0])
-    near = float(distances[best])
-    far = float(distances[second]) if second != best and np.isfinite(distances[second]) else 2.0
-    if served:
-        kind = "same" if near <= SERVED_SAME and near <= DECIDED * far else "none"
-        return best, second, "between" if kind == "none" and near < SERVED_OTHER else kind
-    if near > NO_FIT:
-        return best, second, "none"
-    if near > DECIDED * far or (best == edge and near > SAME_NUMBERS * far):
-        return best, second, "between"
-    return best, second, "same" if near <= SAME_NUMBERS * far else "near"
-
-
 # -- one cache ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Columns:
-    labels: tuple[str, ...]
-    ks: tuple[int | None, ...]
-    norm: Any | None = None
-    edge: int | None = None
-    served: bool = False
 
 
 def _captures(evidence: Evidence) -> tuple[tuple[Any, ...], str]:
@@ -270,6 +210,9 @@ def _captures(evidence: Evidence) -> tuple[tuple[Any, ...], str]:
 
 
 def _name(evidence: Evidence, cache: Any) -> Naming:
+    if not cache.slots:
+        return Naming("nothing", note=f"this {cache.layout} cache holds no states to feed a draft, only a final one")
+    foreign = False
     note = _captures(evidence)[1] or (evidence.missing(Need.CAPTURE) if not _captures(evidence)[0] else "") or ""
     for capture in (all_states_capture(evidence), engine_capture(evidence)):
         if capture is None:
@@ -277,29 +220,32 @@ def _name(evidence: Evidence, cache: Any) -> Naming:
         texts = [text.limited(ROWS) for text in texts_of(evidence, cache, capture)[:SAMPLES]]
         if not texts:
             note = "the captured texts are not among the cached ones (compared by token ids)"
+            damaged = readable(cache.samples(evidence.request.samples, evidence.request.seed))[1]
+            note += f"; {len(damaged)} samples could not be read: {next(iter(damaged.values()))}" if damaged else ""
             continue
         if _width(texts[0].capture) != cache.hidden:
             note = f"captured states are {_width(texts[0].capture)} wide, cached ones {cache.hidden}: another target"
+            foreign = True
             continue
         damaged = readable(cache.samples(evidence.request.samples, evidence.request.seed))[1]
         return replace(_from_texts(evidence, cache.slots, capture, texts), unreadable=tuple(damaged.values()))
-    return Naming("nothing", note=note)
+    return Naming("nothing", note=note, foreign=foreign)
 
 
 def _width(sample: Any) -> int:
     return int(sample.slot(0, 0, 1).shape[1])
 
 
-def _columns(evidence: Evidence, capture: Any) -> _Columns:
+def _columns(evidence: Evidence, capture: Any) -> Columns:
     count = int(capture.slots)
     if capture.kind == "engine":
-        return _Columns(tuple(f"served {i}" for i in range(count)), (None,) * count, served=True)
+        return Columns(tuple(f"served {i}" for i in range(count)), (None,) * count, served=True)
     labels, ks = tuple(f"R_{k}" for k in range(count)), tuple(range(count))
     n = evidence.target.n if evidence.target is not None else None
     if n is not None and count < n + 1:
-        return _Columns(labels, ks, edge=count - 1)
+        return Columns(labels, ks, edge=count - 1)
     norm = final_norm(evidence)
-    return _Columns((*labels, "N"), (*ks, None), norm) if norm is not None else _Columns(labels, ks)
+    return Columns((*labels, "N"), (*ks, None), norm) if norm is not None else Columns(labels, ks)
 
 
 def final_norm(evidence: Evidence) -> Any | None:
@@ -323,24 +269,30 @@ def final_norm(evidence: Evidence) -> Any | None:
 
 def _from_texts(evidence: Evidence, m: int, capture: Any, texts: Sequence[SameText]) -> Naming:
     columns = _columns(evidence, capture)
-    apart, alike, rows = compare(texts, m, columns.labels, columns.norm, evidence)
-    distances, cosines = np.nanmedian(_nan_safe(apart), axis=0), np.nanmedian(_nan_safe(alike), axis=0)
+    apart, alike, rows = compare(texts, m, columns, evidence)
+    distances, cosines = over_texts(apart), over_texts(alike)
+    leaning = leaning_of(texts, columns, distances)
     slots, mixed = [], []
     for slot in range(m):
-        best, second, kind = judge(distances[slot], columns.served, columns.edge)
-        each = {judge(apart[i, slot], columns.served, columns.edge)[::2] for i in range(len(texts))}
-        if len({found for found, how in each if how in ("same", "near")}) > 1:
+        best, second, kind = judge(distances[slot], columns.served, columns.edge, leaning[slot].worst)
+        near, like = float(distances[slot, best]), float(cosines[slot, best])
+        if kind in ("near", "none", "between", "split") and near > SCALED * max(np.sqrt(max(1 - like * like, 0.0)), ROUNDING):
+            kind = "scaled"
+        if len({alone(apart[i, slot], columns) for i in range(len(texts))} - {None}) > 1:
             mixed.append(slot)
         slots.append(
             NamedSlot(
                 slot,
                 columns.labels[best],
                 columns.ks[best],
-                float(distances[slot, best]),
+                near,
                 columns.labels[second],
                 float(distances[slot, second]),
-                float(cosines[slot, best]),
+                like,
                 kind,
+                leaning[slot].worst[0],
+                leaning[slot].strays,
+                leaning[slot].rows,
             )
         )
     naming = Naming(
@@ -353,12 +305,12 @@ def _from_texts(evidence: Evidence, m: int, capture: Any, texts: Sequence[SameTe
         mixed=tuple(mixed),
         partial=columns.edge is not None,
     )
-    if all(slot.kind in ("none", "between") for slot in slots):
+    if all(slot.kind in ("none", "between", "split") for slot in slots):
         return _with_shift(naming, texts, columns)
     return naming
 
 
-def _with_shift(naming: Naming, texts: Sequence[SameText], columns: _Columns) -> Naming:
+def _with_shift(naming: Naming, texts: Sequence[SameText], columns: Columns) -> Naming:
     """Nothing fits in place: see whether the cache's rows belong to the token beside."""
     inner = texts[0].only(np.arange(1, len(texts[0].positions) - 1))
     sample = inner.open()
@@ -369,14 +321,3 @@ def _with_shift(naming: Naming, texts: Sequence[SameText], columns: _Columns) ->
         if judge(distances, columns.served)[2] in ("same", "near"):
             return replace(naming, shifted=shift)
     return naming
-
-
-def _nan_safe(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """All-NaN columns stay NaN without a warning: a sample of NaNs is told by its kind, not on stderr."""
-    if not len(values):
-        return values
-    empty = ~np.isfinite(values).any(axis=0)
-    if empty.any():
-        values = values.copy()
-        values[0][empty] = np.inf
-    return values

@@ -12,7 +12,7 @@ from checks.catalog import check
 from checks.distance import median, readable, relative
 from checks.evidence import Evidence, Need
 from checks.finding import ConfigFix, Finding, Verdict
-from checks.naming import number
+from checks.naming import name_slots, number
 from checks.wiring import BELIEF, UNKNOWN, config_fix, fed_states, judged_engines, trained_states
 
 ID = "align.embedding"
@@ -46,6 +46,9 @@ def embedding(evidence: Evidence) -> Iterator[Finding]:
     target = evidence.target
     assert target is not None
     for cache in evidence.caches:
+        if not cache.slots:
+            yield Finding(ID, Verdict.INFO, name_slots(evidence, cache).note, place(evidence, cache))
+            continue
         distances, rows, damaged = _distances(evidence, cache, target)
         facts: dict[str, Any] = {"distances": [number(value) for value in distances], "rows": rows}
         facts.update(place(evidence, cache), **({"unreadable": damaged} if damaged else {}))

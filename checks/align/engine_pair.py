@@ -47,6 +47,9 @@ def engine_pair(evidence: Evidence) -> Iterator[Finding]:
     there is no fix of the config: the draft has to be retrained, or its `fc` columns reordered.
     """
     for cache in evidence.caches:
+        if not cache.slots:
+            yield Finding(ID, Verdict.INFO, name_slots(evidence, cache).note, place(evidence, cache))
+            continue
         for engine in evidence.engines:
             yield _judge(evidence, cache, engine)
 

@@ -15,7 +15,8 @@ from checks.distance import median, readable, relative
 from checks.errors import BadTensors
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
-from checks.naming import NO_FIT, all_states_capture, number, texts_of
+from checks.naming import all_states_capture, number, texts_of
+from checks.nearest import NO_FIT
 from checks.teacher import final_norm, greedy_tokens, is_normed
 from checks.wiring import fed_states, judged_engines
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from checks.caches import Cache
 from checks.capture import Capture, Taken, write_capture
 from checks.engines import Engine
 from checks.engines.sglang.layers import table_rule
@@ -40,6 +41,17 @@ class TinyTarget:
         for layer in range(config["num_hidden_layers"]):
             x = self._layer(x, f"model.layers.{layer}.")
             out.append(x)
+        return np.stack(out)
+
+    def without_half_of_the_mlp(self, ids: np.ndarray) -> np.ndarray:
+        """R_0 … R_n, each without half of its own layer's MLP: what one of two ranks holds before their sum."""
+        whole, out = self.states(ids), [self.weights["model.embed_tokens.weight"][ids]]
+        for layer in range(self.config["num_hidden_layers"]):
+            name = f"model.layers.{layer}.mlp.down_proj.weight"
+            down = self.weights[name]
+            self.weights[name] = np.concatenate([down[:, : down.shape[1] // 2], 0 * down[:, down.shape[1] // 2 :]], 1)
+            out.append(self._layer(whole[layer], f"model.layers.{layer}."))
+            self.weights[name] = down
         return np.stack(out)
 
     def norm(self, x: np.ndarray, name: str) -> np.ndarray:
@@ -171,6 +183,8 @@ class Case:
     args: tuple[str, ...] = ()
     samples: int = 16
     told: list[tuple[str, int, int, str]] = field(default_factory=list)
+    opened: Cache | None = None
+    """Taken in place of what stands at `cache`."""
 
     def evidence(self) -> Evidence:
         request = Request(
@@ -183,6 +197,8 @@ class Case:
         evidence = Evidence(request, lambda *step: self.told.append(step))
         evidence.memo("captures", lambda: self.captures)
         evidence.memo("engines", lambda: self.engines)
+        if self.opened is not None:
+            evidence.memo(("cache", 0), lambda: self.opened)
         return evidence
 
     def run(self, check_id: str) -> list[Finding]:

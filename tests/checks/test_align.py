@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -269,9 +270,61 @@ def test_the_same_layers_of_slightly_other_weights_pass_and_are_told(made: Made,
         states = older.states(pair.text(index))
         path = tmp_path / "cache" / f"hs_{index}.safetensors"
         pair.write_sample(path, pair.text(index), np.stack([states[k] for k in (3, 7, 10, 12)], axis=1))
+    wiring, kinship = case.run("align.states")
+    assert wiring.verdict is PASS
+    assert kinship.verdict is INFO
+    assert "other weights or another precision" in kinship.summary
+    assert max(kinship.evidence["leans"]) < 0.05
+    assert 0.02 < kinship.evidence["distances"][2] < 0.1
+    case.args = ("--quantization", "fp8")
+    assert "--quantization fp8" in case.run("align.states")[1].summary
+
+
+def test_a_partial_sum_fits_no_offset_and_suggests_no_ids(made: Made, tmp_path: Path) -> None:
+    case = made.case((3, 9, 11), ids=(2, 8, 10), everything=True)
+    for index in range(4):
+        states = pair.stacked(index, (3, 9, 11, 12)).copy()
+        half = pair.target().without_half_of_the_mlp(pair.text(index))
+        states[:, 1], states[:, 2] = half[9], half[11]
+        pair.write_sample(tmp_path / "cache" / f"hs_{index}.safetensors", pair.text(index), states)
     finding = case.only("align.states")
-    assert finding.verdict is PASS
-    assert "other weights or another precision" in finding.summary
+    assert finding.verdict is FAIL
+    assert "no offset fits" in finding.summary
+    assert finding.fix is None
+    assert case.only("align.engine_pair").fix is None
+
+
+def test_states_of_another_width_are_of_another_target(made: Made, tmp_path: Path) -> None:
+    case = made.case(everything=True)
+    for index in range(4):
+        path = tmp_path / "cache" / f"hs_{index}.safetensors"
+        pair.write_sample(path, pair.text(index), pair.stacked(index, (3, 7, 10, 12))[:, :, :64])
+    finding = case.only("align.states")
+    assert finding.verdict is FAIL
+    assert "another target" in finding.summary
+    assert finding.fix is None
+
+
+def test_rows_off_their_state_where_chunks_meet_are_told(made: Made, tmp_path: Path) -> None:
+    case = made.case(everything=True)
+    for index in range(4):
+        states = pair.stacked(index, (3, 7, 10, 12)).copy()
+        states[::16] = states[::16, ::-1]
+        pair.write_sample(tmp_path / "cache" / f"hs_{index}.safetensors", pair.text(index), states)
+    finding = case.only("align.states")
+    assert finding.verdict is WARN
+    assert "where chunks of a prefill meet" in finding.summary
+
+
+def test_a_cache_without_states_is_no_question_of_alignment(tmp_path: Path) -> None:
+    case = pair.Case(cache=pair.write_cache(tmp_path / "cache", (3, 7, 10)), captures=(pair.capture(tmp_path / "all"),))
+    whole = case.evidence().caches[0]
+    case.opened = replace(whole, slots=0, layout="eagle")
+    case.draft, case.engines = pair.draft_folder(tmp_path / "draft", [2, 6, 9]), (pair.engine(),)
+    for check_id in ("align.states", "align.engine_pair", "align.embedding"):
+        finding = case.only(check_id)
+        assert finding.verdict is INFO
+        assert "only a final one" in finding.summary
 
 
 def test_a_truncated_cache_file_leaves_the_others_to_decide(made: Made, tmp_path: Path) -> None:

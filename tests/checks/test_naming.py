@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from checks.distance import common_prefix, relative, same_texts
+from checks.distance import common_prefix, readable, relative, same_texts
+from checks.errors import NeedsLibrary
 from checks.finding import Verdict
-from checks.naming import judge, name_served, name_slots
+from checks.naming import name_served, name_slots
+from checks.nearest import judge
 from tests.checks import pair
 
 if TYPE_CHECKING:
@@ -102,10 +104,10 @@ def test_a_mixture_of_states_is_not_named(tmp_path: Path) -> None:
     assert naming.states is None
 
 
-def test_heavy_noise_is_not_decided_and_light_noise_is_the_same_state(tmp_path: Path) -> None:
+def test_noise_has_no_direction_so_it_is_the_same_state_until_nothing_fits(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     kinds = {}
-    for level in (0.004, 0.04, 0.4):
+    for level in (0.004, 0.04, 0.4, 0.8):
         cache = tmp_path / f"cache{level}"
         for index in (0, 1):
             states = pair.stacked(index, (3, 7, 10, 12))
@@ -114,7 +116,52 @@ def test_heavy_noise_is_not_decided_and_light_noise_is_the_same_state(tmp_path: 
             pair.write_sample(cache / f"hs_{index}.safetensors", pair.text(index), noisy)
         case = pair.Case(cache=cache, captures=(pair.capture(tmp_path / f"all{level}"),))
         kinds[level] = {slot.kind for slot in name_slots(case.evidence()).slots}
-    assert kinds == {0.004: {"same"}, 0.04: {"near"}, 0.4: {"between"}}
+    assert kinds == {0.004: {"same"}, 0.04: {"near"}, 0.4: {"near"}, 0.8: {"none"}}
+
+
+@pytest.mark.parametrize(("share", "kind"), [(0.1, "near"), (0.2, "between"), (0.45, "split")])
+def test_a_slot_on_the_way_to_the_layer_below_is_not_named(tmp_path: Path, share: float, kind: str) -> None:
+    cache = tmp_path / "cache"
+    for index in (0, 1):
+        states = pair.stacked(index, (3, 7, 10, 12)).copy()
+        states[:, 2] += share * (pair.all_states(index)[9] - states[:, 2])
+        pair.write_sample(cache / f"hs_{index}.safetensors", pair.text(index), states)
+    case = pair.Case(cache=cache, captures=(pair.capture(tmp_path / "all"),))
+    slot = name_slots(case.evidence()).slots[2]
+    assert slot.kind == kind
+    assert slot.lean == pytest.approx(share, abs=0.02)
+
+
+def test_a_multiple_of_a_state_is_told_from_noise(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for index in (0, 1):
+        states = pair.stacked(index, (3, 7, 10, 12)) * np.float32(1.2)
+        pair.write_sample(cache / f"hs_{index}.safetensors", pair.text(index), states)
+    case = pair.Case(cache=cache, captures=(pair.capture(tmp_path / "all"),))
+    assert {slot.kind for slot in name_slots(case.evidence()).slots} == {"scaled"}
+    assert "another scale" in case.only("align.states").summary
+
+
+def test_a_cache_without_states_names_nothing_and_hinders_no_other(tmp_path: Path) -> None:
+    case = pair.Case(cache=pair.write_cache(tmp_path / "cache", (3, 7, 10)), captures=(pair.capture(tmp_path / "all"),))
+    evidence = case.evidence()
+    cache = evidence.caches[0]
+    assert name_slots(evidence, replace(cache, path=tmp_path / "finals", slots=0, layout="eagle")).slots == ()
+    evidence.memo(("cache", 0), lambda: None)
+    assert name_slots(evidence).states == (3, 7, 10)
+
+
+def test_samples_that_need_a_library_are_left_out_and_told(tmp_path: Path) -> None:
+    class Pickled:
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> object:
+            raise NeedsLibrary("torch", "written by torch, and this python cannot import torch")
+
+    ids, damaged = readable(Pickled())
+    assert not ids
+    assert "torch" in damaged["0"]
 
 
 def test_not_a_number_names_nothing(tmp_path: Path) -> None:

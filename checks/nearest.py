@@ -1,0 +1,182 @@
+"""Which of several states a slot is nearest to, and how surely: distances, and how far it leans to a rival."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from checks.distance import SameText, cosine, lean, median, relative
+
+LEAN_ROWS = 64
+"""Tokens a text over which the way from the nearest state to its rivals is measured."""
+
+NAMED, SPLIT = 0.15, 0.25
+"""How far along the way to a rival a slot may lie. Noise has no direction: under 4-bit weights it is 0.02, from weights
+a fifth off 0.07. What is a part of a layer's sum lies a quarter or more along the way."""
+
+SURE = 3.0
+"""Standard errors by which a lean has to be clear of its limit."""
+
+NO_FIT = 0.5
+"""Farther than this from every state, a slot is none of them: unrelated vectors are about 1 apart or more."""
+
+ROUNDING = 0.02
+"""Up to here the difference is rounding and kernels: a cast to bfloat16 is 0.002, a whole run in it 0.01."""
+
+SCALED = 3.0
+"""A slot that is this much farther in length than in direction is a multiple of its state."""
+
+STRAY = 0.02
+"""The share of rows that may lie off the state of the others."""
+
+SERVED_SAME, SERVED_OTHER = 0.03, 0.18
+"""With only the served slots to compare with, a neighbour of the true state has no rival: then distance itself decides.
+A run in bfloat16 is up to 0.01 away, one under 4-bit weights up to 0.17."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The states slots are compared with. `served`: they are the few an engine feeds. `edge`: see `judge`."""
+
+    labels: tuple[str, ...]
+    ks: tuple[int | None, ...]
+    norm: Any | None = None
+    edge: int | None = None
+    served: bool = False
+
+    def rows(self, text: SameText, column: int) -> Any:
+        """The captured rows of a column, [P, H]; the last one is made by the norm, where there is one."""
+        made = self.norm is not None and column == len(self.labels) - 1
+        state = text.captured_rows(column - 1 if made else column)
+        return self.norm(state) if made and self.norm is not None else state
+
+
+def compare(
+    texts: Sequence[SameText], m: int, columns: Columns, evidence: Any = None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], int]:
+    """Median relative distance and cosine per sample, slot and state, each [samples, m, states], and the rows used."""
+    shape = (len(texts), m, len(columns.labels))
+    apart, alike, rows = np.full(shape, np.nan), np.full(shape, np.nan), 0
+    for index, text in enumerate(texts):
+        sample = text.open()
+        cached = [text.cached_rows(sample, slot) for slot in range(m)]
+        rows += len(text.positions)
+        for column in range(len(columns.labels)):
+            state = columns.rows(text, column)
+            for slot in range(m):
+                apart[index, slot, column] = median(relative(cached[slot], state))
+                alike[index, slot, column] = median(cosine(cached[slot], state))
+        if evidence is not None:
+            evidence.progress(index + 1, len(texts), "comparing states")
+    return apart, alike, rows
+
+
+def over_texts(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The median over texts [slots, states] of [samples, slots, states]; infinite where no text has a number."""
+    return np.nanmedian(_nan_safe(values), axis=0)
+
+
+def judge(
+    distances: npt.NDArray[np.float64],
+    served: bool = False,
+    edge: int | None = None,
+    leaning: tuple[float, float] = (0.0, 0.0),
+) -> tuple[int, int, str]:
+    """(nearest, runner-up, kind) of one slot's distances to every state; the rule of `NamedSlot.kind`.
+
+    `served`: the columns are the few served slots. `edge`: the column beyond which the capture ends, so that the true
+    state may be missing. `leaning`: the lean to the worst rival and its standard error.
+    """
+    if not np.isfinite(distances).any():
+        return 0, 0, "empty"
+    order = np.argsort(np.where(np.isfinite(distances), distances, np.inf))
+    best, second = int(order[0]), int(order[1]) if len(order) > 1 else int(order[0])
+    near = float(distances[best])
+    far = float(distances[second]) if second != best and np.isfinite(distances[second]) else 2.0
+    if served:
+        kind = "same" if near <= SERVED_SAME and near <= far / 2 else "none"
+        return best, second, "between" if kind == "none" and near < SERVED_OTHER else kind
+    if near > NO_FIT:
+        return best, second, "none"
+    if best == edge and near > ROUNDING:
+        return best, second, "between"
+    value, error = leaning
+    if value - SURE * error >= SPLIT:
+        return best, second, "split"
+    if not value + SURE * error <= NAMED:
+        return best, second, "between"
+    return best, second, "same" if near <= ROUNDING else "near"
+
+
+def alone(distances: npt.NDArray[np.float64], columns: Columns) -> int | None:
+    """The state one text alone speaks for: a column, -1 for none of them, None where it does not decide."""
+    best, second, kind = judge(distances, columns.served, columns.edge)
+    if kind in ("none", "empty"):
+        return -1
+    return best if kind in ("same", "near") and distances[best] <= distances[second] / 2 else None
+
+
+@dataclass(frozen=True)
+class Leaning:
+    """A slot's lean to the rival it leans to most, with its standard error; the rows off its nearest state."""
+
+    worst: tuple[float, float] = (0.0, 0.0)
+    strays: int = 0
+    rows: int = 0
+
+
+def leaning_of(texts: Sequence[SameText], columns: Columns, distances: npt.NDArray[np.float64]) -> tuple[Leaning, ...]:
+    """Of each slot: is it the state it is nearest to, or only on the way there? Over fewer rows than the distances."""
+    nearest = [_nearest(row) for row in distances]
+    if columns.served:
+        return tuple(Leaning() for _ in nearest)
+    leans: list[dict[int, list[npt.NDArray[np.float64]]]] = [{j: [] for j in rivals} for _, rivals in nearest]
+    off: list[list[npt.NDArray[np.float64]]] = [[] for _ in nearest]
+    for text in texts:
+        part = text.limited(LEAN_ROWS)
+        sample = part.open()
+        for slot, (best, rivals) in enumerate(nearest):
+            if not distances[slot, best] <= NO_FIT:
+                continue
+            cached, state = part.cached_rows(sample, slot), columns.rows(part, best)
+            off[slot].append(relative(cached, state))
+            for rival in rivals:
+                leans[slot][rival].append(lean(cached, state, columns.rows(part, rival)))
+    return tuple(_worst(each, np.concatenate(rows)) if rows else Leaning() for each, rows in zip(leans, off))
+
+
+def _nearest(distances: npt.NDArray[np.float64]) -> tuple[int, list[int]]:
+    """The nearest column and those it could be taken for: the next nearest, and the two layers beside it."""
+    order = np.argsort(np.where(np.isfinite(distances), distances, np.inf)).tolist()
+    best = order[0]
+    beside = {order[1]} if len(order) > 1 else set()
+    return best, sorted((beside | {best - 1, best + 1}) & set(range(len(distances))) - {best})
+
+
+def _worst(leans: dict[int, list[npt.NDArray[np.float64]]], off: npt.NDArray[np.float64]) -> Leaning:
+    """The largest median with the standard error of a median, from the quartiles (normal: 0.93 of their range)."""
+    worst = (0.0, 0.0)
+    for parts in leans.values():
+        values = np.concatenate(parts)
+        values = values[np.isfinite(values)]
+        if not len(values):
+            continue  # the two states are the same numbers, so neither name is wrong
+        low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+        found = (float(middle), float(0.93 * (high - low) / np.sqrt(len(values))))
+        worst = max(worst, found)
+    return Leaning(worst, int(np.count_nonzero(~(off <= NO_FIT))), len(off))
+
+
+def _nan_safe(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """All-NaN columns stay NaN without a warning: a sample of NaNs is told by its kind, not on stderr."""
+    if not len(values):
+        return values
+    empty = ~np.isfinite(values).any(axis=0)
+    if empty.any():
+        values = values.copy()
+        values[0][empty] = np.inf
+    return values
