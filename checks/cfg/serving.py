@@ -87,11 +87,11 @@ def draft_window(case: Case) -> Finding | None:
     theirs = whole(target.text.get("max_position_embeddings")) if target is not None else None
     off = launch is not None and launch.switched_on(GUARD)
     facts = {"max_position_embeddings": own, "context_length": served, "target": theirs, "guard_off": off}
-    if own is None:
-        return case.unknown("max_position_embeddings in the draft's config", facts)
     length = served or theirs
+    if own is None:
+        return case.say(Verdict.INFO, "max_position_embeddings is absent: the default of its model type holds", facts)
     if length is None:
-        return case.unknown("the served context: --context-length in --args, or the target's config.json", facts)
+        return case.say(Verdict.INFO, f"the draft has {own} positions; what context is served is not known", facts)
     by = "--context-length" if served else "the target's window"
     if own >= length:
         return case.say(Verdict.PASS, f"the draft has {own} positions, and {length} are served ({by})", facts)

@@ -78,7 +78,7 @@ def _judge_head(draft: Draft, tensors: dict[str, TensorInfo], serving: Serving) 
     return Finding(HEAD, Verdict.FAIL, f"{said}: the head stays random", facts, fix)
 
 
-@check(EMBED, needs=(Need.DRAFT, Need.DRAFT_WEIGHTS, Need.TARGET, Need.TARGET_WEIGHTS))
+@check(EMBED, needs=(Need.DRAFT, Need.DRAFT_WEIGHTS))
 def embed_matches_target(evidence: Evidence) -> Iterable[Finding]:
     """An embedding in the draft's weights is the target's.
 
@@ -87,18 +87,22 @@ def embed_matches_target(evidence: Evidence) -> Iterable[Finding]:
 
     64 rows spread over the vocabulary are compared, by the median of their relative distance. PASS: none of its own, or
     the same (below 0.02). INFO: another one that the engine ignores, or one that was trained on from the target's
-    (below 0.5). FAIL: unrelated, on an engine that keeps it. UNKNOWN: the widths differ, so that there is nothing to
-    compare.
+    (below 0.5). FAIL: unrelated, on an engine that keeps it. UNKNOWN: no weights of the target, on an engine that keeps
+    it, or another width than the target's, so that there is nothing to compare.
 
     What to do: take embed_tokens out of the draft's weights.
     """
-    draft, target = evidence.draft, evidence.target
+    draft = evidence.draft
     weights = draft.weights if draft is not None else None
-    assert weights is not None and target is not None
+    assert weights is not None
     own = normal_names(weights.info).get("embed_tokens.weight")
     if own is None:
-        said = "no embedding of its own: engines use the target's"
-        yield Finding(EMBED, Verdict.PASS, said, {"rows": 0})
+        yield Finding(EMBED, Verdict.PASS, "no embedding of its own: engines use the target's", {"rows": 0})
+        return
+    reason = evidence.missing(Need.TARGET) or evidence.missing(Need.TARGET_WEIGHTS)
+    target = evidence.target
+    if reason is not None or target is None:
+        yield from per_engine(evidence, lambda serving: _not_compared(serving, str(reason)))
         return
     if own.row_shape != (target.hidden,):
         said = f"the draft's embedding is {list(own.shape)} and the target's states are {target.hidden} wide"
@@ -113,6 +117,13 @@ def embed_matches_target(evidence: Evidence) -> Iterable[Finding]:
     apart = float(np.median(distance[norms > 0])) if bool((norms > 0).any()) else 0.0
     facts = {"rows": int(ids.size), "median_distance": round(apart, 4) if np.isfinite(apart) else None}
     yield from per_engine(evidence, lambda serving: _judge_embed(apart, facts, serving))
+
+
+def _not_compared(serving: Serving, reason: str) -> Finding:
+    if serving.is_sglang:
+        said = "an embedding of its own, which no release of SGLang uses: the target's is put in its place"
+        return Finding(EMBED, Verdict.INFO, said, {"rows": 0})
+    return Finding(EMBED, Verdict.UNKNOWN, f"not checked: {reason}", {"needs": [Need.TARGET_WEIGHTS.value]})
 
 
 def _judge_embed(apart: float, facts: dict[str, Any], serving: Serving) -> Finding:

@@ -81,16 +81,23 @@ def known_defect(case: Case) -> Finding | None:
     what the ids say, and what it takes: CUDA graphs, ids other than the defaults, tensor parallelism.
 
     FAIL: a confirmed one that happens on every machine. WARN: a confirmed one that depends on the GPU. INFO: inferred
-    from the source and not confirmed, which the text says. PASS: none. UNKNOWN: no release, or no target named.
+    from the source and not confirmed, which the text says; or no release is known, and the defects to watch for. PASS:
+    none. UNKNOWN: no target given.
 
     What to do: the way out stands with each; most are an upgrade.
     """
     target = case.target
     if case.algorithm not in EAGLES:
         return case.say(Verdict.PASS, "no speculation of this family")
-    if not case.serving.version or target is None:
-        needs = "the engine's release (--engine sglang==VERSION)" if target is not None else "the target (--target DIR)"
+    if target is None:
+        needs = "the target (--target DIR)"
         return case.say(Verdict.UNKNOWN, f"not checked: needs {needs}", {"needs": [needs]})
+    if not case.serving.version:
+        family = family_of(target.architecture)
+        watched = [item for item in DEFECTS if not item.families or family in item.families]
+        told = ", ".join(f"{item.id} ({releases(item.versions)})" for item in watched if item.confirmed)
+        said = f"the release is not known, and so not whether one of these concerns it: {told}"
+        return case.say(Verdict.INFO, said, {"family": family, "defects": [item.id for item in watched]})
     asked, family = release(case.serving.version), family_of(target.architecture)
     here = [item for item in DEFECTS if asked in item.versions and (not item.families or family in item.families)]
     met = [item for item in here if _is_met(case, item)]

@@ -86,6 +86,12 @@ def test_without_an_embedding_of_its_own_there_is_nothing_to_compare(tmp_path: P
     assert ask("ckpt.embed_matches_target", narrow, target)["verdict"] == "UNKNOWN"
 
 
+@pytest.mark.parametrize(("engine", "verdict"), [((), "INFO"), ("sglang==0.5.12", "INFO"), ("vllm==0.20.0", "UNKNOWN")])
+def test_without_the_targets_weights_only_vllm_leaves_a_question(tmp_path: Path, engine: Any, verdict: str) -> None:
+    draft = draft_with(tmp_path / "d", None, {"embed_tokens.weight": bf16(np.ones((30, 16)))})
+    assert ask("ckpt.embed_matches_target", draft, write_target(tmp_path / "t"), engine)["verdict"] == verdict
+
+
 def test_a_map_that_fine_tuning_kept_passes(tmp_path: Path) -> None:
     found = ask("ckpt.d2t_changed", draft_with(tmp_path / "d"), parent=str(draft_with(tmp_path / "p")))
     assert found["verdict"] == "PASS"

@@ -69,7 +69,7 @@ def test_the_module_and_the_zipapp_give_the_same_findings(tmp_path: Path, zipapp
         ([1], 3, "not a JSON object"),
         ({"what": 1}, 3, "unknown key 'what'"),
         ({"draft": "/no/such/draft"}, 3, "/no/such/draft: no such file or folder"),
-        ({"only": ["cfg.aux"]}, 2, "did you mean cfg.aux_ids?"),
+        ({"only": ["cfg.aux_id"]}, 2, "did you mean cfg.aux_ids?"),
     ],
     ids=str,
 )

@@ -88,7 +88,9 @@ def test_the_flag_that_avoids_it_is_the_fix(tmp_path: Path) -> None:
     assert finding(tmp_path, DEEPSEEK, "0.5.12")["fix"]["set"] == {"enforce-disable-flashinfer-allreduce-fusion": True}
 
 
-def test_without_a_release_or_a_target_it_is_unknown(tmp_path: Path) -> None:
-    draft = draft_of(tmp_path / "d")
-    assert ask("flags.known_defect", draft, write_target(tmp_path / "t"), args=GOOD)["verdict"] == "UNKNOWN"
+def test_without_a_release_the_defects_to_watch_for_are_told(tmp_path: Path) -> None:
+    draft, target = draft_of(tmp_path / "d"), write_target(tmp_path / "t", architectures=[DEEPSEEK])
+    found = ask("flags.known_defect", draft, target, args=GOOD)
+    assert found["verdict"] == "INFO"
+    assert "deepseek-partial-sums (SGLang 0.5.5–0.5.13)" in found["summary"]
     assert ask("flags.known_defect", draft, engine="sglang==0.5.8", args=GOOD)["verdict"] == "UNKNOWN"
