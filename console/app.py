@@ -93,7 +93,7 @@ class ConsoleApp(App[None]):
 
     @work(exclusive=True, group="follow")
     async def _follow(self, session: Session) -> None:
-        await feeds.follow_log(session, self.live.add_events, self.publish, self.fail)
+        await feeds.follow_log(session, self.cockpit, self.live.add_events, self.publish, self.fail)
 
     @work(exclusive=True, group="watch")
     async def _watch(self, session: Session) -> None:

@@ -26,12 +26,16 @@ GPU_PERIOD = 5.0  # seconds between two calls of nvidia-smi
 STATUS_PERIOD = 3.0  # seconds between two looks at the server's process and port
 
 
-async def follow_log(session: Session, add: Callable[[list[Any]], None], publish: Publish, fail: Fail) -> None:
+async def follow_log(
+    session: Session, cockpit: Cockpit, add: Callable[[list[Any]], None], publish: Publish, fail: Fail
+) -> None:
     """The server's log, batch by batch."""
     try:
         async for batch in session.follow_log():
             add(batch)
             publish(Topic.SERVING)
+            if cockpit.timeline.serves(session.serving.windows, session.serving.mean_accept_len):
+                publish(Topic.TIMELINE)
     except OPERATIONAL as error:
         fail("the log could not be followed", error)
 

@@ -53,6 +53,10 @@ class CheckBoard:
         self.running, self.error = "", error
 
 
+SETTLED = 8
+"""Decode lines after which a restart's accept length is worth noting; the first ones are of few tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class TimelineStep:
     """One step of a restart: its name, what it said, and the seconds since the restart began."""
@@ -89,6 +93,19 @@ class Timeline:
             self.steps[-1] = TimelineStep(name, detail, self.steps[-1].at)
         else:
             self.steps.append(TimelineStep(name, detail, at))
+
+    def serves(self, windows: int, accept_len: float | None) -> bool:
+        """The new server has printed `windows` decode lines: note the first tokens, then what it accepts, once each."""
+        passed = {step.name for step in self.steps}
+        if self.ended is None or self.error or not windows:
+            return False
+        if "first tokens" not in passed:
+            self.step("first tokens", "")
+            return True
+        if "accepting" not in passed and windows >= SETTLED and accept_len is not None:
+            self.step("accepting", f"accept length {accept_len:.2f} over {windows} decode lines")
+            return True
+        return False
 
     def end(self, error: str = "") -> None:
         """The server is ready, or it failed."""

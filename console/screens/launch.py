@@ -212,8 +212,6 @@ def timeline_content(timeline: Timeline, width: int) -> Content:
             Content.styled(plain(timeline.error), "bold $error"),
             Content.styled("b goes back to the last configuration that served well", "$warning"),
         ]
-    elif timeline.ended is not None:
-        rows.append(Content.styled(f"{g.ok} {timeline.ended:6.1f}s up", "bold $success"))
     return Content("\n").join(rows)
 
 
