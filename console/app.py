@@ -155,7 +155,9 @@ class ConsoleApp(App[None]):
             return
         if await self.push_screen_wait(Question("Restart the server?", body, "restart")):
             self.switch_mode("launch")
-            self.run_restart("last good" if last_good else "fix" if self.cockpit.causing else "by hand", last_good)
+            causing = self.cockpit.causing
+            reason = "last good" if last_good else f"fix of {causing['check']}" if causing else "by hand"
+            self.run_restart(reason, last_good)
 
     @work(exclusive=True, group="ask")
     async def action_stop(self) -> None:

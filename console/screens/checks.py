@@ -7,6 +7,7 @@ from typing import Any
 
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 from textual.widgets.data_table import ColumnKey
@@ -33,6 +34,23 @@ _WORST_FIRST = {"FAIL": 0, "WARN": 1, "UNKNOWN": 2}
 _CHECK_WIDTH, _CHECK_WIDTH_WIDE = 17, 26
 
 
+class FindingList(DataTable[Content]):
+    """The findings, worst first."""
+
+    class Resized(Message):
+        """The width to share out among the columns is another one."""
+
+    def on_mount(self) -> None:
+        """Glyph, check, summary."""
+        self.add_column(" ", width=1)
+        self.add_column("check", width=_CHECK_WIDTH, key="check")
+        self.add_column("summary", width=20, key="summary")
+
+    def on_resize(self) -> None:
+        """Say so: the screen's own size changes before that of its parts."""
+        self.post_message(self.Resized())
+
+
 class ChecksScreen(ConsoleScreen):
     """Runs the checks on the host and says, with numbers, what is wrong and what to do.
 
@@ -52,7 +70,7 @@ class ChecksScreen(ConsoleScreen):
     def body(self) -> Iterable[Widget]:
         """List and detail."""
         with Container(id="split"):
-            table: DataTable[Content] = DataTable(id="list", cursor_type="row", zebra_stripes=False, classes="panel")
+            table = FindingList(id="list", cursor_type="row", zebra_stripes=False, classes="panel")
             table.border_title = "checks"
             yield table
             with VerticalScroll(id="detail", classes="panel") as detail:
@@ -61,17 +79,9 @@ class ChecksScreen(ConsoleScreen):
                 yield HeatMap()
                 yield Static(id="facts")
 
-    def on_mount(self) -> None:
-        """Columns of the list."""
-        table: DataTable[Content] = self.query_one("#list", DataTable)
-        table.add_column(" ", width=1)
-        table.add_column("check", width=_CHECK_WIDTH, key="check")
-        table.add_column("summary", width=20, key="summary")
-        super().on_mount()
-
-    def on_resize(self) -> None:
+    def on_finding_list_resized(self) -> None:
         """The summary takes what the other columns leave."""
-        self.call_after_refresh(self._fill)
+        self._fill()
 
     def redraw(self, topic: Topic) -> None:
         """The list on CHECKS."""
@@ -86,7 +96,7 @@ class ChecksScreen(ConsoleScreen):
 
     def _fill(self) -> None:
         board, g = self.cockpit.board, glyphs()
-        table: DataTable[Content] = self.query_one("#list", DataTable)
+        table = self.query_one(FindingList)
         chosen = self.current if board.took == self._judged else None
         self._shown = [item for item in board.findings if not self._only_failing or item["verdict"] in _FAILING]
         if not board.busy:

@@ -27,6 +27,20 @@ from console.widgets.trend import fit
 _STAMP = re.compile(r"^\[[^\]]*\] *")  # the server's own clock; the timeline has one already
 
 
+class Steps(Widget):
+    """The restart as it passes by; what a phase said is cut to the width there is."""
+
+    DEFAULT_CSS = "Steps { height: auto; }"
+
+    timeline: Timeline | None = None
+
+    def render(self) -> Content:
+        """One row a phase."""
+        if self.timeline is None or not self.timeline.started:
+            return Content("R restarts the server; each phase shows here with its time")
+        return timeline_content(self.timeline, max(self.size.width, 30))
+
+
 class LaunchScreen(ConsoleScreen):
     """Stages launch flags and shows the exact command before it runs. Enter changes a flag, u takes that back.
 
@@ -46,7 +60,7 @@ class LaunchScreen(ConsoleScreen):
             yield table
             with VerticalScroll(id="timeline", classes="panel") as panel:
                 panel.border_title = "restart"
-                yield Static("R restarts the server; each phase shows here with its time", id="steps")
+                yield Steps(id="steps")
         with VerticalScroll(id="command", classes="panel") as panel:
             panel.border_title = "the command that will run"
             yield Static(id="command-text")
@@ -115,8 +129,9 @@ class LaunchScreen(ConsoleScreen):
         timeline = self.cockpit.timeline
         if timeline.started:
             panel = self.query_one("#timeline")
-            width = max(panel.scrollable_content_region.width, 30)
-            self.query_one("#steps", Static).update(timeline_content(timeline, width))
+            steps = self.query_one(Steps)
+            steps.timeline = timeline
+            steps.refresh(layout=True)
             panel.set_class(bool(timeline.error), "bad")
             panel.set_class(timeline.ended is not None and not timeline.error, "good")
             panel.scroll_end(animate=False)

@@ -15,9 +15,9 @@ _WARNINGS = ("WARNING", "Warning:", "WARN ", "deprecated")
 _DECODE = (
     ("running", "run {:>3}"),
     ("queue", "queue {:>3}"),
-    ("accept_len", "accept {:>5.2f}"),
+    ("accept_len", "accept {:>4.2f}"),
     ("accept_rate_printed", "rate {:>4.2f}"),
-    ("throughput", "{:>7.1f} tok/s"),
+    ("throughput", "{:>6.1f} tok/s"),
     ("token_usage", "kv {:>4.2f}"),
 )
 _PREFILL = (
@@ -25,7 +25,7 @@ _PREFILL = (
     ("queue", "queue {:>3}"),
     ("new_tokens", "new {:>5}"),
     ("cached_tokens", "cached {:>5}"),
-    ("throughput", "{:>7.1f} tok/s"),
+    ("throughput", "{:>6.1f} tok/s"),
 )
 
 

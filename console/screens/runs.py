@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 from textual import work
 from textual.containers import VerticalScroll
@@ -131,7 +132,12 @@ class RunsScreen(ConsoleScreen):
         if len(chosen) < 2:
             self.notify("two runs are needed: Space marks one", severity="warning")
             return
-        before, after = sorted(chosen, key=lambda run: run.started)[:2]
+        measured = [
+            replace(run, accept_len=accept, tokens_per_s=speed)
+            for run in chosen
+            for accept, speed in [self._measured(run)]
+        ]
+        before, after = sorted(measured, key=lambda run: run.started)[:2]
         self.query_one("#comparison", Static).update(comparison(before, after))
 
 
