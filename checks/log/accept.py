@@ -1,0 +1,196 @@
+"""`log.accept`, `log.accept_low`, `log.accept_ceiling`: how many tokens a verify step emits, and what is suspicious."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from checks.catalog import check
+from checks.engines.events import Decode
+from checks.engines.sglang.rates import fits
+from checks.evidence import Evidence, Need
+from checks.finding import Finding, Verdict
+from checks.log.read import (
+    ENOUGH,
+    NOTHING,
+    WINDOW,
+    Tail,
+    by_rank,
+    mean_of,
+    read_tail,
+    silent,
+    simulated,
+    speculation,
+)
+
+ID, LOW_ID, CEILING_ID = "log.accept", "log.accept_low", "log.accept_ceiling"
+
+LOW = 1.25
+"""A mean below this, bonus token included: what drafts on wrong states or with a wrong token map reach in the field."""
+FALL = 0.15
+"""The second position accepted this much less often than the first."""
+RUN = 5
+"""Lines in a row at the ceiling before the output is suspected to repeat."""
+
+
+@check(ID, needs=(Need.LOG,))
+def accept(evidence: Evidence) -> Iterable[Finding]:
+    """What the log's decode lines say: how many tokens a verify step emits.
+
+    The accept length counts the bonus token, so 1.00 means that nothing the draft proposed was accepted, whatever
+    `accept rate` is printed beside it. The ceiling is min(steps + 1, draft tokens). The value depends on the prompts as
+    much as on the draft: a low one alone says nothing about layers, which is what the align and replay checks measure.
+
+    FAIL: at least 8 decode lines in a row and every one at 1.00. The draft costs time and gives nothing: wrong states,
+    a wrong vocabulary map, EAGLE where EAGLE3 is needed, or a draft that did not load.
+    WARN: the environment makes the server invent its acceptance.
+    INFO: the mean and range over the latest lines, or that the server runs without speculation.
+    UNKNOWN: no decode line since the server last started.
+
+    What to do at 1.00: run flags, align.engine_pair and ckpt.vocab_map.
+    """
+    tail = read_tail(evidence)
+    invented = simulated(evidence)
+    nothing = silent(evidence, ID, tail)
+    if nothing is not None and not (invented and tail.told):
+        yield nothing
+        return
+    effective = speculation(evidence)
+    ceiling = effective.ceiling if effective is not None else None
+    facts: dict[str, Any] = {
+        "engine": tail.engine,
+        "decode_lines": len(tail.decodes),
+        "log": evidence.request.log,
+        "lines": len(tail.told),
+        "mean": mean_of(tail.told),
+        "low": min(tail.told),
+        "high": max(tail.told),
+        "last": tail.told[-1],
+        "ceiling": ceiling,
+        "by_rank": by_rank(tail.decodes[-WINDOW:]),
+        "definition": "tokens emitted per verify step, bonus token included",
+    }
+    if invented:
+        yield Finding(ID, Verdict.WARN, f"{invented} is set: the server invents its acceptance", facts)
+        return
+    yield Finding(ID, *_judge(tail.told, ceiling), facts)
+
+
+def _judge(told: Sequence[float], ceiling: int | None) -> tuple[Verdict, str]:
+    span = f"mean {mean_of(told):.2f} over {len(told)} decode lines, {min(told):.2f} to {max(told):.2f}"
+    of = f" of at most {ceiling}" if ceiling else ""
+    if len(told) < ENOUGH:
+        return Verdict.INFO, f"accept length {span}{of}: too few lines to judge"
+    if max(told) < NOTHING:
+        return Verdict.FAIL, f"accept length is 1.00 in all of {len(told)} decode lines: no draft token is accepted"
+    return Verdict.INFO, f"accept length {span}{of} (bonus token included)"
+
+
+@check(LOW_ID, needs=(Need.LOG,))
+def accept_low(evidence: Evidence) -> Iterable[Finding]:
+    """Whether acceptance is so low that something is likely wrong, judged by the accept length and never by the rate.
+
+    A big tree makes the printed rate tiny for a very good draft: 5.88 with 0.08 is well.
+
+    How it decides, over the latest decode lines, of which there must be 8: a mean of 1.25 or more is PASS. Below it is
+    WARN, and so is a second draft position that is accepted less than 0.15 times as often as the first, where the
+    engine prints positions: length 1.0 to 1.2 with a fast fall after the first position is what wrong layers or a wrong
+    token map look like. The log alone cannot tell the cause, so this never fails.
+
+    What to do: run the align checks and ckpt.vocab_map. When they pass, the layers are right: look at the training data
+    and the chat template, at the requests (prompts without a template give low values for any draft), and at the
+    engine's version.
+    """
+    tail = read_tail(evidence)
+    nothing = silent(evidence, LOW_ID, tail)
+    if nothing is not None:
+        yield nothing
+        return
+    told = tail.told
+    positions = _positions(tail)
+    facts: dict[str, Any] = {"lines": len(told), "mean": mean_of(told), "engine": tail.engine, "threshold": LOW}
+    if positions:
+        facts["positions"] = positions
+    if len(told) < ENOUGH:
+        yield Finding(LOW_ID, Verdict.INFO, f"{len(told)} decode lines are too few to call acceptance low", facts)
+        return
+    words = f"accept length {facts['mean']:.2f} over {len(told)} decode lines"
+    falls = len(positions) > 1 and positions[0] > 0 and positions[1] < FALL * positions[0]
+    if falls:
+        words += f", and the second position is accepted {positions[1]:.3f} to the first's {positions[0]:.3f}"
+    if facts["mean"] >= LOW and not falls:
+        yield Finding(LOW_ID, Verdict.PASS, words, facts)
+        return
+    yield Finding(
+        LOW_ID,
+        Verdict.WARN,
+        f"{words}: as with wrong layers or a wrong token map; not proven, see align and ckpt, then data and template",
+        facts,
+    )
+
+
+def _positions(tail: Tail) -> list[float]:
+    """The mean acceptance by draft position over the latest lines that print it, weighted by what they drafted."""
+    rows = [(event.positions, float(event.drafted or 1)) for event in tail.decodes[-WINDOW:] if event.positions]
+    if not rows:
+        return []
+    width = min(len(positions) for positions, _ in rows)
+    total = sum(weight for _, weight in rows)
+    return [round(sum(row[at] * weight for row, weight in rows) / total, 4) for at in range(width)]
+
+
+@check(CEILING_ID, needs=(Need.LOG,))
+def accept_ceiling(evidence: Evidence) -> Iterable[Finding]:
+    """Whether acceptance is pinned at its ceiling, which is too good: the output repeats itself, or is corrupted.
+
+    The ceiling is min(steps + 1, draft tokens) by the launch flags; without flags it follows from the lines themselves,
+    where a printed rate of 1.00 goes with a whole number of tokens.
+
+    WARN: at least 5 decode lines in a row of one rank at the ceiling. Look at what is being generated: a loop of a few
+    tokens is easy to guess, and so are exclamation marks from a target that computes nonsense.
+    PASS: no such run. INFO: too few lines, or no ceiling is known.
+    """
+    tail = read_tail(evidence)
+    nothing = silent(evidence, CEILING_ID, tail)
+    if nothing is not None:
+        yield nothing
+        return
+    effective = speculation(evidence)
+    ceiling = effective.ceiling if effective is not None else _ceiling_of(tail.decodes)
+    facts: dict[str, Any] = {"ceiling": ceiling, "lines": len(tail.told), "high": max(tail.told)}
+    if ceiling is None:
+        yield Finding(CEILING_ID, Verdict.PASS, "no line prints a rate of 1.00: acceptance is below its ceiling", facts)
+        return
+    longest = facts["longest_run"] = _longest(tail.decodes, ceiling)
+    if ceiling > 1 and longest >= RUN:
+        yield Finding(
+            CEILING_ID,
+            Verdict.WARN,
+            f"accept length is at its ceiling {ceiling} in {longest} lines in a row: check the output for loops",
+            facts,
+        )
+        return
+    few = Verdict.INFO if len(tail.told) < RUN else Verdict.PASS
+    yield Finding(CEILING_ID, few, f"at most {longest} lines in a row at the ceiling {ceiling}", facts)
+
+
+def _ceiling_of(lines: Sequence[Decode]) -> int | None:
+    """The number of draft tokens by lines that print a rate of 1.00, None when there are none."""
+    full = [
+        (event.accept_len, event.accept_rate_printed)
+        for event in lines
+        if event.accept_len is not None and event.accept_rate_printed is not None and event.accept_rate_printed >= 0.995
+    ]
+    found = {fit.draft_tokens for fit in fits(full)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _longest(lines: Sequence[Decode], ceiling: int) -> int:
+    """The longest run of lines at the ceiling, of any one rank."""
+    ranks: dict[int, list[bool]] = {}
+    for event in lines[-WINDOW * 8 :]:
+        if event.accept_len is not None:
+            ranks.setdefault(event.rank.get("dp", -1), []).append(event.accept_len >= ceiling - 0.005)
+    runs = [sum(1 for _ in group) for rows in ranks.values() for full, group in groupby(rows) if full]
+    return max(runs, default=0)

@@ -1,0 +1,158 @@
+"""The end of the server's log as events of its last life, read once for all checks of the family."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from checks.engines import REGISTRY
+from checks.engines.events import Decode, Event, Other, Phase, Prefill
+from checks.engines.sglang.flags import Effective, effective
+from checks.errors import CheckError, NotRunnable
+from checks.evidence import Evidence
+from checks.finding import Finding, Verdict
+from checks.launch import launch_of
+
+TAIL = 8 << 20
+"""Bytes from the end of the log that are read; at the default interval that is hours of decode lines."""
+ENOUGH = 8
+"""Decode lines before anything is said about how acceptance runs."""
+WINDOW = 200
+"""The latest decode lines the numbers are taken from."""
+NOTHING = 1.005
+"""Accept length counts the bonus token: a window that prints 1.00 accepted no draft token."""
+
+# Variables that make SGLang report an invented acceptance.
+SIMULATED = ("SGLANG_SIMULATE_ACC_LEN", "SIMULATE_ACC_LEN")
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The end of a log, read by the engine whose lines it holds; `cut` when the beginning was left out.
+
+    `foreign`: how many lines name another engine, by its name.
+    """
+
+    engine: str
+    events: tuple[Event, ...]
+    cut: bool
+    foreign: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def life(self) -> tuple[Event, ...]:
+        """The events since the server last started; several lines mark one start, and the last of them counts."""
+        starts = [at for at, event in enumerate(self.events) if isinstance(event, Phase) and event.phase == "starting"]
+        return self.events[starts[-1] :] if starts else self.events
+
+    @property
+    def decodes(self) -> tuple[Decode, ...]:
+        """The decode lines of the last life, without those of another engine or of counts since the start."""
+        return tuple(
+            event
+            for event in self.life
+            if isinstance(event, Decode) and not event.engine and not event.cumulative and event.running != 0
+        )
+
+    @property
+    def told(self) -> tuple[float, ...]:
+        """The accept lengths of the latest decode lines."""
+        return tuple(event.accept_len for event in self.decodes if event.accept_len is not None)[-WINDOW:]
+
+
+def read_tail(evidence: Evidence) -> Tail:
+    """The end of the log as events; memoised. The engine is the one whose decode lines the log holds most of."""
+
+    def read() -> Tail:
+        text, cut = _tail(Path(evidence.request.log).expanduser())
+        lines = text.split("\n")
+        read_by = {name: tuple(module.log.parse_lines(lines)) for name, module in REGISTRY.items()}
+        best = max(read_by, key=lambda name: sum(_own(event) for event in read_by[name]))
+        named: dict[str, int] = {}
+        for event in read_by[best]:
+            if isinstance(event, (Other, Decode)) and event.engine and event.engine != best:
+                named[event.engine] = named.get(event.engine, 0) + 1
+        return Tail(best, read_by[best], cut, tuple(sorted(named.items())))
+
+    return evidence.memo("log tail", read)
+
+
+def silent(evidence: Evidence, id: str, tail: Tail) -> Finding | None:
+    """What a check of acceptance says when there is nothing to judge: no decode line, no speculation, an invented one.
+
+    None when there are accept lengths of the server's own.
+    """
+    facts: dict[str, Any] = {"engine": tail.engine, "decode_lines": len(tail.decodes), "log": evidence.request.log}
+    if not tail.decodes:
+        needs = "decode lines: send the server some requests"
+        return Finding(
+            id, Verdict.UNKNOWN, "the log has no decode line since the server started", {**facts, "needs": [needs]}
+        )
+    if not tail.told:
+        return Finding(id, Verdict.INFO, "the server runs without speculation, or does not print it", facts)
+    invented = simulated(evidence)
+    if invented:
+        return Finding(id, Verdict.INFO, f"{invented} is set: what the log prints is invented, and not judged", facts)
+    return None
+
+
+def simulated(evidence: Evidence) -> str:
+    """The variable that makes the server invent its acceptance; empty when none is set."""
+    launch = launch_of(evidence)
+    return next((name for name in SIMULATED if launch is not None and launch.env.get(name)), "")
+
+
+def speculation(evidence: Evidence) -> Effective | None:
+    """Steps and draft tokens in effect by the flags at hand; None when they do not say."""
+    launch = launch_of(evidence)
+    return effective(launch.facts, version_of(evidence)) if launch is not None else None
+
+
+def version_of(evidence: Evidence) -> str:
+    """The version of the engine that wrote the log, as far as one engine is named or found; else empty."""
+    tail = read_tail(evidence)
+    try:
+        versions = {engine.version for engine in evidence.engines if engine.name == tail.engine}
+    except CheckError:
+        return ""
+    return versions.pop() if len(versions) == 1 else ""
+
+
+def by_rank(lines: Sequence[Decode]) -> dict[str, float]:
+    """The mean accept length of each data-parallel rank, weighted by its running requests, where several print."""
+    ranks: dict[str, list[tuple[float, float]]] = {}
+    for event in lines:
+        if event.accept_len is not None and "dp" in event.rank:
+            ranks.setdefault(f"dp{event.rank['dp']}", []).append((event.accept_len, float(event.running or 1)))
+    if len(ranks) < 2:
+        return {}
+    return {
+        name: round(sum(length * weight for length, weight in rows) / sum(weight for _, weight in rows), 3)
+        for name, rows in sorted(ranks.items(), key=lambda item: int(item[0][2:]))
+    }
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """The mean, rounded as evidence is."""
+    return round(statistics.fmean(values), 3)
+
+
+def _own(event: Event) -> bool:
+    return isinstance(event, (Decode, Prefill)) and not event.engine
+
+
+def _tail(path: Path) -> tuple[str, bool]:
+    """The last bytes of a file, from the beginning of a line. Raises NotRunnable when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            start = max(size - TAIL, 0)
+            file.seek(start)
+            raw = file.read(TAIL)
+    except OSError as error:
+        raise NotRunnable(f"--log {path}: {error.strerror or error}") from None
+    if start:
+        raw = raw.partition(b"\n")[2]
+    return raw.decode("utf-8", "replace"), start > 0
