@@ -29,7 +29,7 @@ _NORMED = ("fc_norm", "use_aux_norm", "norm_before_fc")
 def hook_capture(evidence: Evidence, most: int, folder: str) -> Capture:
     """What the draft's `fc` reads for `most` cached texts; `folder` is the one the server's hook was started with.
 
-    The texts go under a cache key of their own, so that every token is computed. Raises CaptureFailed.
+    Each text goes under a cache key of its own, so that every token is computed. Raises CaptureFailed.
     """
     _refuse_normed(evidence)
     server = EngineServer(evidence.request.server)
@@ -37,7 +37,6 @@ def hook_capture(evidence: Evidence, most: int, folder: str) -> Capture:
     hidden = hidden_of(evidence)
     texts = cached_texts(evidence, 3 * hidden * 4, most, BUDGET)
     place = Path(folder)
-    salt = uuid.uuid4().hex
 
     def ask(ids: Ids) -> Taken:
         before = set(_files(place))
@@ -45,7 +44,7 @@ def hook_capture(evidence: Evidence, most: int, folder: str) -> Capture:
         body = {
             "input_ids": ids.tolist(),
             "sampling_params": {"max_new_tokens": 1, "temperature": 0},
-            "extra_key": salt,
+            "extra_key": uuid.uuid4().hex,
         }
         try:
             answer = server.post("/generate", body, 1 << 20)

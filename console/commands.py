@@ -19,7 +19,7 @@ from console.deployment import Deployment, deployment_names, load_deployment
 from console.errors import ConsoleError, DraftError, NotRun, Refused, UsageError
 from console.exits import Exit
 from console.masking import mask_argv
-from console.paths import config_dir
+from console.paths import cause_file, config_dir
 from console.plain import one_line, plain
 
 if TYPE_CHECKING:
@@ -406,9 +406,21 @@ async def _change_server(args: argparse.Namespace) -> Exit:
         if args.command == "start":
             begun = await session.start(args.why, tell_step)
         else:
-            begun = await session.restart(args.why, tell_step, last_good=args.last_good)
+            cause = None if args.last_good else await _cause(session)
+            begun = await session.restart(args.why, tell_step, last_good=args.last_good, finding=cause)
+            cause_file(session.deployment.name).unlink(missing_ok=True)
         say(f"{session.deployment.name} is ready: run {begun.id}, process {begun.pid}")
     return Exit.OK
+
+
+async def _cause(session: Session) -> Mapping[str, Any] | None:
+    """The finding for whose fix an earlier `console draft write` wrote the config as it is now."""
+    try:
+        kept = json.loads(cause_file(session.deployment.name).read_text("utf-8"))
+        found = kept["finding"] if kept["sha256"] == await session.snapshot() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def moment(seconds: float) -> str:

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from console.commands import agreed, note, opened, say
 from console.draft import DraftStage, unified
 from console.errors import ChangedMeanwhile, DraftError, NotRun, UsageError
 from console.exits import Exit
-from console.paths import staged_file
+from console.paths import cause_file, staged_file
 from console.plain import one_line
 
 if TYPE_CHECKING:
@@ -55,6 +55,16 @@ def _keep(session: Session) -> None:
     fresh = file.with_suffix(".new")
     fresh.write_text(json.dumps({**kept, "finding": draft.finding}), "utf-8")
     fresh.replace(file)
+
+
+def _keep_cause(session: Session, sha: str, finding: Mapping[str, Any] | None) -> None:
+    """Keep for the next restart which finding this config was written for."""
+    file = cause_file(session.deployment.name)
+    if finding is None:
+        file.unlink(missing_ok=True)
+        return
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file.write_text(json.dumps({"sha256": sha, "finding": finding}), "utf-8")
 
 
 def _show_changes(draft: DraftStage) -> None:
@@ -143,7 +153,8 @@ async def _write(args: argparse.Namespace) -> Exit:
             note(f"{draft.path} would be written; nothing was")
             return Exit.OK
         await agreed(args, f"write {draft.path} on {session.host.name}?")
-        cause = f"fix of {draft.finding['check']}" if draft.finding else ""
+        finding = draft.finding
+        cause = f"fix of {finding['check']}" if finding else ""
         try:
             done = await draft.write(args.why or cause)
         except ChangedMeanwhile as error:
@@ -151,6 +162,7 @@ async def _write(args: argparse.Namespace) -> Exit:
                 note(line)
             raise
         _keep(session)
+        _keep_cause(session, done.sha256, finding)
         say(f"{draft.path} written: version {done.version.id}, sha256 {done.sha256[:12]}; before: {done.backup_path}")
     return Exit.OK
 

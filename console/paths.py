@@ -24,3 +24,8 @@ def history_file() -> Path:
 def staged_file(deployment: str) -> Path:
     """Where the commands keep what is staged for a deployment's draft between two calls."""
     return history_file().parent / "staged" / f"{deployment}.json"
+
+
+def cause_file(deployment: str) -> Path:
+    """Where the commands keep which finding the draft was last written for, until the server is restarted on it."""
+    return history_file().parent / "staged" / f"{deployment}.cause.json"

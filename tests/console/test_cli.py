@@ -285,6 +285,7 @@ def test_the_whole_loop_by_commands(embedded: Embedded, capsys: pytest.CaptureFi
 
     runs = json.loads(ran("runs", "list", "--json")[1])
     assert [run["state"] for run in runs[:2]] == ["stopped", "stopped"]
+    assert [run["finding"] and run["finding"]["check"] for run in runs[:2]] == ["align.engine_pair", None]
     code, out, _ = ran("runs", "show", str(runs[0]["id"]))
     assert (code, "by hand" in out) == (Exit.OK, True)
     assert ran("runs", "show", "999")[0] == Exit.FINDINGS
