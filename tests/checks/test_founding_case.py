@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from checks.evidence import Evidence
 
+LLAMA, KIMI = "LlamaForCausalLM", "KimiK25ForConditionalGeneration"
 RECORD = Claim((3, 31, 59), "data_config.json")
 
 
@@ -32,13 +33,11 @@ class Founding(pair.Case):
         evidence = super().evidence()
         assert self.cache is not None
         cache: Cache = replace(open_cache(self.cache), claim=self.claim)
-        evidence.memo("caches", lambda: (cache,))
+        evidence.memo(("cache", 0), lambda: cache)
         return evidence
 
 
-def founding(
-    tmp_path: Path, ids: list[int], version: str, architecture: str = "KimiK25ForConditionalGeneration"
-) -> Founding:
+def founding(tmp_path: Path, ids: list[int], version: str, architecture: str = KIMI) -> Founding:
     target = tmp_path / "target"
     shutil.copytree(pair.TARGET, target)
     config = json.loads((target / "config.json").read_text("utf-8"))
@@ -74,9 +73,14 @@ def test_the_same_ids_under_two_versions(
     assert (ids_in(finding) if finding.fix else None) == fixed
 
 
-@pytest.mark.parametrize("version", ["0.5.12", "0.5.21"])
-def test_minus_one_fails_with_the_right_ids_from_the_trainers_record(tmp_path: Path, version: str) -> None:
-    case = founding(tmp_path, [-1, 2, 30], version, "LlamaForCausalLM")
+@pytest.mark.parametrize(
+    ("version", "architecture"),
+    [("0.5.12", LLAMA), ("0.5.21", LLAMA), ("0.5.12", KIMI), ("0.5.12", "DeepseekV3ForCausalLM")],
+)
+def test_minus_one_fails_with_the_right_ids_from_the_trainers_record(
+    tmp_path: Path, version: str, architecture: str
+) -> None:
+    case = founding(tmp_path, [-1, 2, 30], version, architecture)
     for check in ("align.engine_pair", "align.embedding"):
         finding = case.only(check)
         assert finding.verdict is Verdict.FAIL, check
@@ -84,8 +88,9 @@ def test_minus_one_fails_with_the_right_ids_from_the_trainers_record(tmp_path: P
         assert ids_in(finding) == [2, 30, 58]
 
 
-def test_minus_one_without_any_record_fails_and_says_what_stays_unknown(tmp_path: Path) -> None:
-    case = founding(tmp_path, [-1, 2, 30], "0.5.21", "LlamaForCausalLM")
+@pytest.mark.parametrize("architecture", [LLAMA, KIMI])
+def test_minus_one_without_any_record_fails_and_says_what_stays_unknown(tmp_path: Path, architecture: str) -> None:
+    case = founding(tmp_path, [-1, 2, 30], "0.5.12", architecture)
     case.claim = None
     finding = case.only("align.embedding")
     assert finding.verdict is Verdict.FAIL
@@ -93,4 +98,9 @@ def test_minus_one_without_any_record_fails_and_says_what_stays_unknown(tmp_path
     assert "stays unknown" in finding.summary
     assert finding.evidence["unknown"]
     assert finding.evidence["needs"]
-    assert case.only("align.engine_pair").verdict is Verdict.UNKNOWN
+    # The pair stays open, but the request is one that no unpatched build serves, and that is enough.
+    pair_of = case.only("align.engine_pair")
+    assert pair_of.verdict is Verdict.FAIL
+    assert pair_of.evidence["trained_states"] is None
+    assert "R_0 is asked for" in pair_of.evidence["problem"]
+    assert pair_of.fix is None
