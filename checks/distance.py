@@ -24,25 +24,38 @@ class Rows(Protocol):
     def __call__(self, slot: int, start: int, stop: int) -> Any: ...
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Rows [P, H] in float64 with their squared lengths [P], for holding them against many others."""
+
+    rows: npt.NDArray[np.float64]
+    squares: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rows: Floats) -> Measured:
+        """These rows, measured."""
+        wide = rows.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            return cls(wide, np.einsum("ij,ij->i", wide, wide))
+
+    def to(self, other: Measured) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """|self - other| / |self| and the cosine of each pair of rows, each [P].
+
+        NaN where a row is not finite, or has no length. The norm of a cached row divides for every state alike, so the
+        least value is the nearest state. From one product a row: in float64 that leaves distances right to 1e-7.
+        """
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            product = np.einsum("ij,ij->i", self.rows, other.rows)
+            apart = np.sqrt(np.maximum(self.squares + other.squares - 2 * product, 0) / self.squares)
+            alike = product / np.sqrt(self.squares * other.squares)
+        apart[~np.isfinite(apart)] = np.nan
+        alike[~np.isfinite(alike)] = np.nan
+        return apart, alike
+
+
 def relative(cached: Floats, state: Floats) -> npt.NDArray[np.float64]:
-    """|cached - state| / |cached| of each row, [P]. NaN where a row is not finite or the cached one is zero.
-
-    The norm of the cached row divides for every state alike, so the least value is the nearest state.
-    """
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        distance = np.linalg.norm(cached.astype(np.float64) - state, axis=1)
-        out: npt.NDArray[np.float64] = distance / np.linalg.norm(cached.astype(np.float64), axis=1)
-    out[~np.isfinite(out)] = np.nan
-    return out
-
-
-def cosine(cached: Floats, state: Floats) -> npt.NDArray[np.float64]:
-    """The cosine of each pair of rows, [P]; NaN where it has none."""
-    a, b = cached.astype(np.float64), state.astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        out: npt.NDArray[np.float64] = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
-    out[~np.isfinite(out)] = np.nan
-    return out
+    """|cached - state| / |cached| of each row, [P]. NaN where a row is not finite or the cached one is zero."""
+    return Measured.of(cached).to(Measured.of(state))[0]
 
 
 def lean(cached: Floats, state: Floats, rival: Floats) -> npt.NDArray[np.float64]:

@@ -276,7 +276,7 @@ def _from_texts(evidence: Evidence, m: int, capture: Any, texts: Sequence[SameTe
     for slot in range(m):
         best, second, kind = judge(distances[slot], columns.served, columns.edge, leaning[slot].worst)
         near, like = float(distances[slot, best]), float(cosines[slot, best])
-        if kind in ("near", "none", "between", "split") and near > SCALED * max(np.sqrt(max(1 - like * like, 0.0)), ROUNDING):
+        if kind not in ("same", "empty") and near > SCALED * max(float(np.sqrt(max(1 - like**2, 0.0))), ROUNDING):
             kind = "scaled"
         if len({alone(apart[i, slot], columns) for i in range(len(texts))} - {None}) > 1:
             mixed.append(slot)

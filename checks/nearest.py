@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from checks.distance import SameText, cosine, lean, median, relative
+from checks.distance import Measured, SameText, lean, median, relative
 
 LEAN_ROWS = 64
 """Tokens a text over which the way from the nearest state to its rivals is measured."""
 
-NAMED, SPLIT = 0.15, 0.25
-"""How far along the way to a rival a slot may lie. Noise has no direction: under 4-bit weights it is 0.02, from weights
-a fifth off 0.07. What is a part of a layer's sum lies a quarter or more along the way."""
+NAMED, SPLIT, ENOUGH = 0.40, 0.15, 256
+"""How far along the way to a rival a slot may lie, halfway being no man's land; and from where on, over so many rows,
+it is no state but a part of one. Noise has no direction: over 500 rows it leans 0.03 under 4-bit weights and 0.07 for
+weights a fifth off, over 16 rows up to 0.18."""
 
 SURE = 3.0
 """Standard errors by which a lean has to be clear of its limit."""
@@ -30,8 +31,9 @@ ROUNDING = 0.02
 SCALED = 3.0
 """A slot that is this much farther in length than in direction is a multiple of its state."""
 
-STRAY = 0.02
-"""The share of rows that may lie off the state of the others."""
+STRAY, OFF = 0.02, 10.0
+"""The share of rows that may lie off the state of the others: this many times farther than they do, and fitting none.
+"""
 
 SERVED_SAME, SERVED_OTHER = 0.03, 0.18
 """With only the served slots to compare with, a neighbour of the true state has no rival: then distance itself decides.
@@ -63,13 +65,13 @@ def compare(
     apart, alike, rows = np.full(shape, np.nan), np.full(shape, np.nan), 0
     for index, text in enumerate(texts):
         sample = text.open()
-        cached = [text.cached_rows(sample, slot) for slot in range(m)]
+        cached = [Measured.of(text.cached_rows(sample, slot)) for slot in range(m)]
         rows += len(text.positions)
         for column in range(len(columns.labels)):
-            state = columns.rows(text, column)
+            state = Measured.of(columns.rows(text, column))
             for slot in range(m):
-                apart[index, slot, column] = median(relative(cached[slot], state))
-                alike[index, slot, column] = median(cosine(cached[slot], state))
+                distance, likeness = cached[slot].to(state)
+                apart[index, slot, column], alike[index, slot, column] = median(distance), median(likeness)
         if evidence is not None:
             evidence.progress(index + 1, len(texts), "comparing states")
     return apart, alike, rows
@@ -84,12 +86,13 @@ def judge(
     distances: npt.NDArray[np.float64],
     served: bool = False,
     edge: int | None = None,
-    leaning: tuple[float, float] = (0.0, 0.0),
+    leaning: tuple[float, float, int] = (0.0, 0.0, 0),
 ) -> tuple[int, int, str]:
     """(nearest, runner-up, kind) of one slot's distances to every state; the rule of `NamedSlot.kind`.
 
     `served`: the columns are the few served slots. `edge`: the column beyond which the capture ends, so that the true
-    state may be missing. `leaning`: the lean to the worst rival and its standard error.
+    state may be missing. `leaning`: the lean to the worst rival, its standard error, and the rows it
+    stands on.
     """
     if not np.isfinite(distances).any():
         return 0, 0, "empty"
@@ -104,8 +107,8 @@ def judge(
         return best, second, "none"
     if best == edge and near > ROUNDING:
         return best, second, "between"
-    value, error = leaning
-    if value - SURE * error >= SPLIT:
+    value, error, rows = leaning
+    if rows >= ENOUGH and value - SURE * error >= SPLIT:
         return best, second, "split"
     if not value + SURE * error <= NAMED:
         return best, second, "between"
@@ -124,7 +127,7 @@ def alone(distances: npt.NDArray[np.float64], columns: Columns) -> int | None:
 class Leaning:
     """A slot's lean to the rival it leans to most, with its standard error; the rows off its nearest state."""
 
-    worst: tuple[float, float] = (0.0, 0.0)
+    worst: tuple[float, float, int] = (0.0, 0.0, 0)
     strays: int = 0
     rows: int = 0
 
@@ -159,16 +162,16 @@ def _nearest(distances: npt.NDArray[np.float64]) -> tuple[int, list[int]]:
 
 def _worst(leans: dict[int, list[npt.NDArray[np.float64]]], off: npt.NDArray[np.float64]) -> Leaning:
     """The largest median with the standard error of a median, from the quartiles (normal: 0.93 of their range)."""
-    worst = (0.0, 0.0)
+    worst = (0.0, 0.0, 0)
     for parts in leans.values():
         values = np.concatenate(parts)
         values = values[np.isfinite(values)]
         if not len(values):
             continue  # the two states are the same numbers, so neither name is wrong
         low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
-        found = (float(middle), float(0.93 * (high - low) / np.sqrt(len(values))))
+        found = (float(middle), float(0.93 * (high - low) / np.sqrt(len(values))), len(values))
         worst = max(worst, found)
-    return Leaning(worst, int(np.count_nonzero(~(off <= NO_FIT))), len(off))
+    return Leaning(worst, int(np.count_nonzero(~(off <= max(NO_FIT, OFF * median(off))))), len(off))
 
 
 def _nan_safe(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

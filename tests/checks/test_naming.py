@@ -119,10 +119,10 @@ def test_noise_has_no_direction_so_it_is_the_same_state_until_nothing_fits(tmp_p
     assert kinds == {0.004: {"same"}, 0.04: {"near"}, 0.4: {"near"}, 0.8: {"none"}}
 
 
-@pytest.mark.parametrize(("share", "kind"), [(0.1, "near"), (0.2, "between"), (0.45, "split")])
+@pytest.mark.parametrize(("share", "kind"), [(0.1, "near"), (0.2, "split"), (0.45, "split")])
 def test_a_slot_on_the_way_to_the_layer_below_is_not_named(tmp_path: Path, share: float, kind: str) -> None:
     cache = tmp_path / "cache"
-    for index in (0, 1):
+    for index in range(4):
         states = pair.stacked(index, (3, 7, 10, 12)).copy()
         states[:, 2] += share * (pair.all_states(index)[9] - states[:, 2])
         pair.write_sample(cache / f"hs_{index}.safetensors", pair.text(index), states)
@@ -130,6 +130,14 @@ def test_a_slot_on_the_way_to_the_layer_below_is_not_named(tmp_path: Path, share
     slot = name_slots(case.evidence()).slots[2]
     assert slot.kind == kind
     assert slot.lean == pytest.approx(share, abs=0.02)
+
+
+def test_few_rows_on_the_way_are_not_decided() -> None:
+    near = np.array([0.9, 0.3, 0.2])
+    assert [judge(near, leaning=(lean, 0.01, 64))[2] for lean in (0.1, 0.3, 0.38, 0.45)] == ["near"] * 2 + [
+        "between"
+    ] * 2
+    assert judge(near, leaning=(0.1, 0.2, 64))[2] == "between"
 
 
 def test_a_multiple_of_a_state_is_told_from_noise(tmp_path: Path) -> None:
