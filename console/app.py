@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -84,6 +85,7 @@ class ConsoleApp(App[None]):
         except feeds.OPERATIONAL as error:
             self.fail("the draft's config could not be read", error)
         self.cockpit.connected = True
+        gc.freeze()  # what is there now stays: looking through it again and again would stop the screen for 70 ms
         self._follow(self.session)
         self._watch(self.session)
         self._watch_gpus(self.session)

@@ -37,6 +37,10 @@ class LiveScreen(ConsoleScreen):
     BINDINGS = keys.LIVE
     AUTO_FOCUS = "LogView"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._gpus: list[Gpu] = []
+
     def body(self) -> Iterable[Widget]:
         """Panels, wiring, log."""
         with Horizontal(id="panels"):
@@ -97,7 +101,10 @@ class LiveScreen(ConsoleScreen):
             style="$accent",
             age=serving.age_words,
         )
-        self.query_one("#gpu-lines", Static).update(gpu_content(self.cockpit.gpus))
+        if self.cockpit.gpus != self._gpus:
+            # A text that changes lays the whole screen out anew; GPUs change more slowly than the log.
+            self._gpus = list(self.cockpit.gpus)
+            self.query_one("#gpu-lines", Static).update(gpu_content(self._gpus))
 
     def on_log_view_changed(self) -> None:
         """The title above the log says whether it follows, what it shows and how much there is."""
