@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,50 +10,15 @@ import pytest
 
 from console.demo.setup import EMBEDDING, LATE, RIGHT, WIRINGS, shipped
 from console.demo.traffic import read_prompts
-from console.deployment import CacheSpec, Deployment, HostSpec, ModelSpec, ServerSpec
 from console.measure import paired
 from console.session import Session
 from console.story import judged, measure
-from tests.engines.pair import Pair, copied_pair
-from tests.engines.serving import SGLANG_ARGS, SGLANG_VARIABLES, python_of, unused_port
-from tests.remote.servers import openssh_server
+from tests.engines.deployed import deployed
+from tests.engines.pair import Pair
 
 pytestmark = pytest.mark.engines
 
 TEXTS = 12
-
-
-@asynccontextmanager
-async def deployed(folder: Path, wiring: str) -> AsyncIterator[tuple[Session, Pair]]:
-    """A session over SSH on a deployment of the shipped pair, served by SGLang; its server is stopped at the end."""
-    pair = copied_pair(folder, wiring)
-    with shipped("cache") as source:
-        shutil.copytree(source, folder / "hidden_states", ignore=shutil.ignore_patterns("__pycache__", "*.py"))
-    async with openssh_server(folder / "ssh") as host:
-        session = await Session.open(
-            Deployment(
-                name="real",
-                host=HostSpec(ssh=host.address, python=python_of("sglang")),
-                model=ModelSpec(str(pair.target), str(pair.draft)),
-                caches=(CacheSpec(str(folder / "hidden_states")),),
-                server=ServerSpec(
-                    engine="sglang",
-                    log=str(folder / "server.log"),
-                    url=f"http://127.0.0.1:{unused_port()}",
-                    env=SGLANG_VARIABLES,
-                    args=SGLANG_ARGS,
-                ),
-                path=folder / "real.toml",
-                ssh_config=host.config,
-                history=folder / "history.sqlite3",
-            )
-        )
-        try:
-            yield session, pair
-        finally:
-            if (await session.status()).up:
-                await session.stop("the test is over")
-            await session.close()
 
 
 @pytest.mark.parametrize("wiring", [EMBEDDING, LATE])
