@@ -22,6 +22,7 @@ OPERATIONAL = (ConsoleError, RemoteError, OSError)
 
 FIRST_LOOK = ("cfg.aux_ids", "align.embedding", "align.engine_pair")
 
+_AT_ONCE = 200  # events put on screen without a pause: a few milliseconds
 GPU_PERIOD = 5.0  # seconds between two calls of nvidia-smi
 STATUS_PERIOD = 3.0  # seconds between two looks at the server's process and port
 
@@ -32,7 +33,9 @@ async def follow_log(
     """The server's log, batch by batch."""
     try:
         async for batch in session.follow_log():
-            add(batch)
+            for begin in range(0, len(batch), _AT_ONCE):
+                add(batch[begin : begin + _AT_ONCE])
+                await asyncio.sleep(0)  # keys and redraws get their turn while a long log comes in
             publish(Topic.SERVING)
             if cockpit.timeline.serves(session.serving.windows, session.serving.mean_accept_len):
                 publish(Topic.TIMELINE)

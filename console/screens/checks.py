@@ -66,6 +66,9 @@ class ChecksScreen(ConsoleScreen):
         self._only_failing = False
         self._shown: list[dict[str, Any]] = []
         self._judged: float | None = None
+        self._drawn: list[dict[str, Any]] = []
+        self._layout = (0, 0)
+        self._detailed: dict[str, Any] | None = None
 
     def body(self) -> Iterable[Widget]:
         """List and detail."""
@@ -102,12 +105,15 @@ class ChecksScreen(ConsoleScreen):
         if not board.busy:
             self._shown.sort(key=lambda item: _WORST_FIRST.get(item["verdict"], len(_WORST_FIRST)))
         self._judged = board.took
-        table.clear()
         # 1 cell for the glyph, 2 of padding a column, 1 for the scrollbar.
         names = _CHECK_WIDTH if table.size.width < 70 else _CHECK_WIDTH_WIDE
-        table.columns[ColumnKey("check")].width = names
-        table.columns[ColumnKey("summary")].width = max(20, table.size.width - names - 9)
-        for item in self._shown:
+        layout = (names, max(20, table.size.width - names - 9))
+        if layout != self._layout or self._drawn != self._shown[: len(self._drawn)]:
+            self._layout, self._drawn = layout, []
+            table.clear()
+            table.columns[ColumnKey("check")].width, table.columns[ColumnKey("summary")].width = layout
+        # While a run goes on, findings are only added: filling the table anew each time would stop the screen.
+        for item in self._shown[len(self._drawn) :]:
             glyph, style = VERDICTS.get(item["verdict"], VERDICTS["UNKNOWN"])
             engine = f" ({item['engine']})" if item.get("engine") else ""
             table.add_row(
@@ -115,6 +121,7 @@ class ChecksScreen(ConsoleScreen):
                 Content.styled(one_line(item["check"]), style),
                 Content(one_line(item["summary"] + engine)),
             )
+        self._drawn = list(self._shown)
         if chosen in self._shown:
             table.move_cursor(row=self._shown.index(chosen))
         elif self._shown:
@@ -142,6 +149,9 @@ class ChecksScreen(ConsoleScreen):
 
     def _detail(self) -> None:
         item = self.current
+        if item is self._detailed:
+            return
+        self._detailed = item
         self.query_one(HeatMap).evidence = (item or {}).get("evidence") if item and _is_matrix(item) else None
         self.query_one("#summary", Static).update(summary_content(item) if item else Content(""))
         self.query_one("#facts", Static).update(facts_content(item) if item else Content(""))

@@ -15,6 +15,7 @@ from textual.widgets import DataTable, Static
 from console import keys
 from console.errors import ConsoleError
 from console.glyphs import glyphs
+from console.launch import LaunchPlan
 from console.masking import mask_json
 from console.plain import one_line, plain
 from console.screens.base import ConsoleScreen
@@ -52,6 +53,10 @@ class LaunchScreen(ConsoleScreen):
     BINDINGS = keys.LAUNCH
     AUTO_FOCUS = "DataTable"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn: tuple[LaunchPlan, dict[str, Any]] | None = None
+
     def body(self) -> Iterable[Widget]:
         """Flags, command, timeline."""
         with Container(id="split"):
@@ -87,8 +92,13 @@ class LaunchScreen(ConsoleScreen):
         try:
             plan = self.session.plan(self.cockpit.overrides)
         except ConsoleError as error:
+            self._drawn = None
             self.query_one("#command-text", Static).update(Content.styled(plain(str(error)), "$error"))
             return
+        state = (plan, dict(self.cockpit.overrides))
+        if state == self._drawn:
+            return
+        self._drawn = state
         differs = {item.key.lstrip("-"): item for item in plan.changes}
         rows = [(key, _shown(value), differs.pop(key, None)) for key, value in self._flags().items()]
         table: DataTable[Content] = self.query_one("#flags", DataTable)

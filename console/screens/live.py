@@ -116,7 +116,7 @@ class LiveScreen(ConsoleScreen):
 
     def on_log_view_inspected(self, event: LogView.Inspected) -> None:
         """Enter on a line: what the parser read from it."""
-        rows = [Content.assemble((f"{key:<24}", "$foreground-muted"), value) for key, value in event.line.fields]
+        rows = [Content.assemble((f"{key:<24}", "$foreground-muted"), value) for key, value in event.line.fields()]
         body = Content("\n").join([Content(event.line.shown), Content(""), *rows])
         self.app.push_screen(Reading(f"line {event.line.number}: {event.line.kind}", body))
 

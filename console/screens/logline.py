@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from console.plain import one_line
@@ -39,7 +40,7 @@ def log_lines(events: Iterable[Any]) -> list[LogLine]:
 def log_line(event: Any) -> LogLine:
     """The event as one line; its text is made safe to draw."""
     shown = _SHOWN.get(event.event, _as_it_came)
-    return LogLine(event.line, _kind(event), one_line(shown(event).expandtabs()), _fields(event))
+    return LogLine(event.line, _kind(event), one_line(shown(event).expandtabs()), partial(_fields, event))
 
 
 def _kind(event: Any) -> str:

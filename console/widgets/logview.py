@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rich.segment import Segment
@@ -21,12 +21,15 @@ CAPACITY = 100_000  # lines kept in view; older ones stay in the file on the hos
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of the server's log, already classified; `shown` is safe text, `fields` what the parser read."""
+    """One line of the server's log, already classified; `shown` is safe text.
+
+    `fields` gives what the parser read from it: asked of one line in thousands, so not made before.
+    """
 
     number: int
     kind: str
     shown: str
-    fields: tuple[tuple[str, str], ...] = ()
+    fields: Callable[[], tuple[tuple[str, str], ...]] = tuple
 
 
 # kind -> (component class, key that shows only this kind)
