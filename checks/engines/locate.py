@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from checks.regular import open_regular
+
 TIMEOUT_S = 30.0
 MAX_VERSION_BYTES = 64 << 10
 
@@ -189,7 +191,7 @@ def _folders(top: Path, module: str) -> tuple[Path, ...]:
 
 def _head(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(MAX_VERSION_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -1,9 +1,11 @@
-"""What becomes of SGLang's speculative flags: the numbers in effect, and the ceiling they put on the accept length."""
+"""SGLang's launch flags: the ones an installed release declares, and what becomes of the speculative ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from checks.engines.schema import Flag, read_flags
 from checks.engines.sglang.launch import LaunchFacts
 from checks.engines.versions import release, span
 
@@ -60,3 +62,17 @@ def _auto(version: str, architecture: str) -> tuple[int, int, int]:
         if (not names or architecture in names) and (not asked or asked in span(since)):
             return numbers
     return _WIDE
+
+
+# Up to 0.5.13 a flag is an add_argument call; from 0.5.14 on an annotated field, from 0.5.20 on in files of groups.
+_FILES = ("server_args.py", "arg_groups/fields/*.py")
+_FOLDERS = ("srt", "sglang/srt", "python/sglang/srt", "")
+
+
+def schema(source_root: Path) -> list[Flag]:
+    """The launch flags of the release whose source lies at a root: the package, an unpacked wheel or a checkout.
+
+    Raises SourceUnknown when its server arguments are not there or cannot be parsed.
+    """
+    folders = (source_root / name for name in _FOLDERS)
+    return read_flags(next((folder for folder in folders if (folder / _FILES[0]).is_file()), source_root), _FILES)

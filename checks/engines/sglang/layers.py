@@ -170,15 +170,26 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "minimax_m2": ("MiniMaxM2ForCausalLM",),
     "minimax_m3": ("MiniMaxM3SparseForCausalLM",),
     "minimax_m3_vl": ("MiniMaxM3SparseForConditionalGeneration",),
-    "bailing_moe": ("BailingMoEForCausalLM", "BailingMoeForCausalLM", "BailingMoeV2ForCausalLM"),
+    "bailing_moe": (
+        "BailingMoEForCausalLM",
+        "BailingMoeForCausalLM",
+        "BailingMoeV2ForCausalLM",
+        "SarvamMoEForCausalLM",
+    ),
     "exaone_moe": ("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM"),
     "qwen3_next": ("Qwen3NextForCausalLM",),
-    "qwen3_vl": ("Qwen3VLForConditionalGeneration",),
-    "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration",),
+    "qwen3_vl": ("Qwen3VLForConditionalGeneration", "Cosmos3ForConditionalGeneration"),
+    "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration", "InternS1ProForConditionalGeneration"),
     "gemma3": ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
-    "gemma4": ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+    "gemma4": ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"),
     "qwen3_5": ("Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"),
-    "qwen3_5_vl": ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"),
+    "qwen3_5_vl": (
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+        "InternS2PreviewForConditionalGeneration",
+        "InternS2MobiusForConditionalGeneration",
+        "Qwen4ExpForConditionalGeneration",
+    ),
 }
 
 # First inspected release of architectures that came, or got the setter, later than their family.
@@ -191,6 +202,13 @@ SINCE: dict[str, str] = {
     "MistralLarge3ForCausalLM": "0.5.7",
     "KimiK25ForConditionalGeneration": "0.5.10",
     "ExaoneMoeForCausalLM": "0.5.22",
+    "Cosmos3ForConditionalGeneration": "0.5.20",
+    "Gemma4UnifiedForConditionalGeneration": "0.5.13",
+    "InternS1ProForConditionalGeneration": "0.5.11",
+    "InternS2MobiusForConditionalGeneration": "0.5.18",
+    "InternS2PreviewForConditionalGeneration": "0.5.11",
+    "Qwen4ExpForConditionalGeneration": "0.5.20",
+    "SarvamMoEForCausalLM": "0.5.10",
 }
 
 

@@ -1,0 +1,144 @@
+"""The launch flags of an engine as its own source declares them: read from the syntax tree, nothing imported or run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from checks.engines.tree import ModelTree, SourceUnknown
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A launch flag: `name` without dashes, `default` as Python would write it ("" unknown), its help and choices."""
+
+    name: str
+    default: str = ""
+    help: str = ""
+    choices: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+Constants = Mapping[str, ast.expr]
+
+
+def read_flags(folder: Path, files: tuple[str, ...], annotation: str = "A") -> list[Flag]:
+    """The flags that the files below a folder declare, in order of their names; an absent file is passed over.
+
+    Two ways are read, together: `parser.add_argument("--name", …)`, and fields of classes, which give the defaults and,
+    where they are annotated as `A[type, "help"]` or `A[type, Arg(help=…, choices=…)]`, declare a flag themselves.
+    Raises SourceUnknown when none of the files can be read.
+    """
+    trees = _trees(folder, files)
+    if not trees:
+        raise SourceUnknown(f"{folder}: none of {', '.join(files)} is there; give the engine's unpacked package")
+    constants: dict[str, ast.expr] = {}
+    for tree in trees:
+        for statement in tree.body:
+            if isinstance(statement, ast.Assign):
+                names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+                constants.update(dict.fromkeys(names, statement.value))
+    found: dict[str, Flag] = {}
+    defaults: dict[str, str] = {}
+    for tree in trees:
+        for field in _fields(tree):
+            assert isinstance(field.target, ast.Name)
+            name = field.target.id.replace("_", "-")
+            defaults[name] = _shown(field.value, constants)
+            flag = _annotated(name, field, annotation, constants)
+            if flag is not None:
+                found[name] = replace(flag, default=defaults[name])
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+                flag = _added(node, constants, defaults)
+                if flag is not None:
+                    found.setdefault(flag.name, flag)
+    return [found[name] for name in sorted(found)]
+
+
+def _trees(folder: Path, files: tuple[str, ...]) -> list[ast.Module]:
+    source, trees = ModelTree(folder), []
+    for pattern in files:
+        for path in sorted(folder.glob(pattern)):
+            trees.append(source.parse(path))
+    return trees
+
+
+def _fields(tree: ast.Module) -> Iterator[ast.AnnAssign]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield from (
+                item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+            )
+
+
+def _annotated(name: str, field: ast.AnnAssign, annotation: str, constants: Constants) -> Flag | None:
+    note = field.annotation
+    if not (isinstance(note, ast.Subscript) and isinstance(note.value, ast.Name) and note.value.id == annotation):
+        return None
+    inside = note.slice.value if isinstance(note.slice, ast.Index) else note.slice  # type: ignore[attr-defined]
+    parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
+    if len(parts) < 2:
+        return Flag(name)
+    told = parts[1]
+    if not isinstance(told, ast.Call):
+        return Flag(name, help=_text(told))
+    given = {item.arg: item.value for item in told.keywords if item.arg}
+    if _shown(given.get("no_cli"), constants) == "True":
+        return None
+    named = _text(given.get("name")) or _text(given.get("cli_name"))
+    return Flag(
+        named.lstrip("-") or name,
+        help=_text(given.get("help")),
+        choices=_strings(given.get("choices"), constants),
+        aliases=tuple(alias.lstrip("-") for alias in _strings(given.get("aliases"), constants)),
+    )
+
+
+def _added(call: ast.Call, constants: Constants, defaults: Mapping[str, str]) -> Flag | None:
+    names = [_text(item) for item in call.args]
+    long = [name[2:] for name in names if name.startswith("--")]
+    if not long:
+        return None
+    given = {item.arg: item.value for item in call.keywords if item.arg}
+    stored = _text(given.get("dest")).replace("_", "-") or long[0]
+    default = _shown(given.get("default"), constants)
+    if not default or default.count(".") == 1:  # `ServerArgs.name`
+        default = next((defaults[name] for name in (stored, *long) if name in defaults), "")
+    return Flag(long[0], default, _text(given.get("help")), _strings(given.get("choices"), constants), tuple(long[1:]))
+
+
+def _text(node: ast.expr | None) -> str:
+    """A string, also one put together from neighbouring pieces; "" for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _text(node.left) + _text(node.right)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    return ""
+
+
+def _strings(node: ast.expr | None, constants: Constants) -> tuple[str, ...]:
+    if isinstance(node, ast.Name):
+        node = constants.get(node.id)
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        items = (_shown(item, constants) for item in node.elts)
+        return tuple(item.strip("'\"") for item in items if item)
+    return ()
+
+
+def _shown(node: ast.expr | None, constants: Constants) -> str:
+    """A value as Python writes it; a constant of the module by its value; "" where there is none or it is long."""
+    if isinstance(node, ast.Name) and node.id in constants and not isinstance(constants[node.id], ast.Name):
+        node = constants[node.id]
+    if node is None:
+        return ""
+    try:
+        text = ast.unparse(node)
+    except (ValueError, RecursionError):
+        return ""
+    return text if len(text) <= 200 else ""

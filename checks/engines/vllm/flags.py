@@ -1,0 +1,19 @@
+"""vLLM's launch flags as an installed release declares them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from checks.engines.schema import Flag, read_flags
+
+_FILES = ("engine/arg_utils.py", "entrypoints/openai/cli_args.py")
+_FOLDERS = ("", "vllm")
+
+
+def schema(source_root: Path) -> list[Flag]:
+    """The launch flags of the release whose source lies at a root: the package, an unpacked wheel or a checkout.
+
+    Raises SourceUnknown when its engine arguments are not there or cannot be parsed.
+    """
+    folders = (source_root / name for name in _FOLDERS)
+    return read_flags(next((folder for folder in folders if (folder / _FILES[0]).is_file()), source_root), _FILES)
