@@ -25,22 +25,8 @@ def fetch(engine: str, version: str, into: Path) -> Path:
     wheels = Path(tempfile.mkdtemp(dir=into))
     wanted = f"{engine}=={version}" if version else engine
     options = [word for platform in PLATFORMS for word in ("--platform", platform)]
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-            "--dest",
-            str(wheels),
-        ]
-        + ["--python-version", "3.11", *options, wanted],
-        check=True,
-    )
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    subprocess.run([*pip, "--python-version", "3.11", *options, "--dest", str(wheels), wanted], check=True)
     (wheel,) = wheels.glob("*.whl")
     root = into / wheel.name.removesuffix(".whl")
     with zipfile.ZipFile(wheel) as archive:

@@ -43,16 +43,16 @@ SHOWN = 3
 
 USED_DEFAULTS = {"decode-log-interval": "40", "speculative-algorithm": "None", "speculative-num-steps": "None"}
 
+_PASSED_OVER = """
+#swa token, swa token usage, #mamba token, mamba num, mamba usage, #gpu token, gpu token usage, #cpu token
+cpu token usage, pre-allocated usage, #prealloc-req, #inflight-req, #bootstrap-req, #transfer-req, #retracted-req
+#host-receive-req, #optimistic-req, #pending-token, #replay-token, waiting-image-req, #unbootstrapped-req
+#transferring-req, largest-len, cap len, block accept len, fwd occupancy, fwd+idle occupancy, cuda graph
+est. prefill TFLOPS/s (per GPU), est. decode TFLOPS/s (per GPU), est. read BW (GB/s per GPU)
+est. write BW (GB/s per GPU)
+"""
 KEYS = frozenset(key for fields in FIELDS.values() for keys in fields.values() for key in keys) | {
-    key.strip()
-    for key in """
-        #swa token|swa token usage|#mamba token|mamba num|mamba usage|#gpu token|gpu token usage|#cpu token
-        |cpu token usage|pre-allocated usage|#prealloc-req|#inflight-req|#bootstrap-req|#transfer-req|#retracted-req
-        |#host-receive-req|#optimistic-req|#pending-token|#replay-token|waiting-image-req|#unbootstrapped-req
-        |#transferring-req|largest-len|cap len|block accept len|fwd occupancy|fwd+idle occupancy|cuda graph
-        |est. prefill TFLOPS/s (per GPU)|est. decode TFLOPS/s (per GPU)|est. read BW (GB/s per GPU)
-        |est. write BW (GB/s per GPU)
-    """.split("|")
+    key for line in _PASSED_OVER.splitlines() for key in line.split(", ")
 }
 """The keys of batch lines that the inspected releases print. Others are kept by the parser, but mean nothing to it."""
 
