@@ -8,6 +8,7 @@ VLLM_VENV ?= .venv-vllm
 JOBS ?= 2
 # Ordinary pytest arguments: make test ARGS="tests/remote -k lock"
 ARGS ?=
+VERSIONS ?=
 
 BIN := $(VENV)/bin
 TORCH_BIN := $(TORCH_VENV)/bin
@@ -28,7 +29,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-engines test-py39 lint format bench screenshots clean python-new-enough
+.PHONY: help demo test test-torch test-engines test-py39 lint format bench drift screenshots clean python-new-enough
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -63,6 +64,9 @@ format: $(VENV)/.stamp-test  ## let ruff rewrite what it can
 
 bench: $(VENV)/.stamp-test  ## start-up and check times as ratios to bare python
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+drift: $(VENV)/.stamp-test  ## released engines against our tables (VERSIONS="0.5.22 0.5.23"; default: the newest)
+	$(BIN)/python -m tests.drift $(VERSIONS)
 
 screenshots: $(VENV)/.stamp-test  ## every screen at three sizes, from a live demo, into docs/
 	$(BIN)/python -m tests.console.screenshots $(ARGS)
