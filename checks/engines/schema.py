@@ -79,8 +79,7 @@ def _annotated(name: str, field: ast.AnnAssign, annotation: str, constants: Cons
     note = field.annotation
     if not (isinstance(note, ast.Subscript) and isinstance(note.value, ast.Name) and note.value.id == annotation):
         return None
-    inside = note.slice.value if isinstance(note.slice, ast.Index) else note.slice  # type: ignore[attr-defined]
-    parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
+    parts = note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]
     if len(parts) < 2:
         return Flag(name)
     told = parts[1]

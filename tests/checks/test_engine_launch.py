@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from checks.engines.sglang.flags import effective
 from checks.engines.sglang.launch import LaunchConflict, argv, differences, parse_argv
+from checks.engines.vllm import launch as vllm_launch
 
 ARGS: dict[str, Any] = {
     "tp-size": 8,
@@ -121,3 +122,40 @@ def test_the_ceiling_is_the_smaller_of_steps_plus_one_and_draft_tokens() -> None
 
 def test_no_algorithm_is_no_speculation() -> None:
     assert effective(parse_argv(["python", "-m", "x", "--speculative-num-steps", "3"])) is None
+
+
+def test_vllms_speculation_is_one_object_of_a_flag() -> None:
+    words = vllm_launch.argv(
+        "python3",
+        "",
+        "/m",
+        "/d",
+        8001,
+        {"speculative-config": {"num_speculative_tokens": 3}, "tensor_parallel_size": 2, "enforce-eager": True},
+    )
+    assert words[:7] == ["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "/m", "--port", "8001"]
+    facts = vllm_launch.parse_argv(words)
+    assert (facts.model, facts.draft, facts.port, facts.algorithm) == ("/m", "/d", 8001, "EAGLE3")
+    assert (facts.steps, facts.topk, facts.draft_tokens) == (3, 1, 4)
+    assert facts.flags["enforce-eager"] is True
+    assert vllm_launch.differences(facts, vllm_launch.parse_argv(words)) == ()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"speculative-config": {"model": "/other"}},
+        {"speculative-config": "no json"},
+        {"port": 9},
+        {"model": "/other"},
+        {"x": None, "y": {"a": 1}, "z": [True]},
+    ],
+)
+def test_vllms_contradictions_are_errors(args: dict[str, object]) -> None:
+    with pytest.raises(vllm_launch.LaunchConflict):
+        vllm_launch.argv("python3", "", "/m", "/d", 8000, args)
+
+
+def test_vllm_serve_names_its_model_first() -> None:
+    facts = vllm_launch.parse_argv(["vllm", "serve", "/m", "--speculative-config", "{broken", "-tp", "2"])
+    assert (facts.model, facts.draft, facts.steps, facts.port) == ("/m", "", None, 8000)

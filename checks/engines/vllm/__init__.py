@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from checks.engines.vllm import layers, log
+from checks.engines.vllm import launch, layers, log
 from checks.engines.vllm.layers import TableRule, table_rule
 
-__all__ = ["NAME", "PACKAGE", "log", "looks_like", "pointers", "rule_for"]
+__all__ = ["NAME", "PACKAGE", "launch", "log", "looks_like", "pointers", "rule_for"]
 
 NAME = "vllm"
 PACKAGE = "vllm"
