@@ -84,7 +84,7 @@ class DraftScreen(ConsoleScreen):
         assert session is not None
         draft, text = session.draft, self.query_one(ConfigText)
         if text.text != draft.staged and text.read_only:
-            line = first_difference(text.text, draft.staged)
+            line = first_difference(draft.base if draft.dirty else text.text, draft.staged)
             text.text = draft.staged
             text.move_cursor((line, 0), center=True)
         text.border_title = Content(one_line(draft.path))
