@@ -116,11 +116,11 @@ class Shots:
                 await self.driver.go(key, f"{name.capitalize()}Screen")
                 if name == "runs":
                     await self.driver.press("equals_sign")
-                await self.shoot(f"{when}-{name}", size)
+                await self.shoot(f"{name}-{when}", size)
             await self.driver.go("1", "LiveScreen")
             await self.driver.press("question_mark")
             await self.driver.told("help")
-            await self.shoot(f"{when}-help", size)
+            await self.shoot(f"help-{when}", size)
             await self.driver.press("escape")
 
         await self.at_each_size(each)
@@ -133,7 +133,7 @@ class Shots:
             await self.quiet()
             await self.driver.press(key)
             await self.driver.asked(title)
-            await self.shoot(f"{when}-dialog", size)
+            await self.shoot(f"dialog-{when}", size)
             await self.driver.press("n")
             await self.driver.until(lambda: not isinstance(self.driver.app.screen, Question), "the answer")
 
