@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checks.errors import BadTensors, CaptureFailed, Unreadable
+from checks.regular import open_regular
 from checks.tensors import Floats, TensorInfo, read_header, read_rows, read_slot_rows
 
 Ids = npt.NDArray[np.int64]
@@ -169,7 +170,7 @@ def _write_safetensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> N
 def _manifest(path: Path) -> dict[str, Any]:
     file = path / "manifest.json"
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             value = json.loads(stream.read(1 << 20))
     except FileNotFoundError:
         inner = sorted(item.parent.name for item in path.glob("*/manifest.json"))

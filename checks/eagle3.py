@@ -10,6 +10,7 @@ import numpy as np
 
 from checks.draft import Draft
 from checks.errors import CheckError
+from checks.jsonfile import whole
 from checks.rotary import UnknownRope, frequencies, rotary_table
 
 Array = Any
@@ -222,12 +223,12 @@ def draft_shape(config: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]])
     nested: Mapping[str, Any] = eagle if isinstance(eagle, Mapping) else {}
     _only_known(layer, sizes)
     hidden, width = sizes["fc.weight"]
-    heads = int(layer["num_attention_heads"])
-    head_dim = int(layer.get("head_dim") or hidden // heads)
-    target_hidden = int(config.get("target_hidden_size") or hidden)
+    heads = _count(layer, "num_attention_heads", 0)
+    head_dim = _count(layer, "head_dim", hidden // heads)
+    target_hidden = _count(config, "target_hidden_size", hidden)
     if width % target_hidden:
         raise CannotReplay(f"fc reads {width} values, which is no whole number of states of {target_hidden}")
-    kv_heads = int(layer.get("num_key_value_heads") or heads)
+    kv_heads = _count(layer, "num_key_value_heads", heads)
     shape = DraftShape(
         hidden=hidden,
         target_hidden=target_hidden,
@@ -235,7 +236,7 @@ def draft_shape(config: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]])
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        eps=float(layer.get("rms_norm_eps", 1e-6)),
+        eps=_epsilon(layer),
         norm_before_residual=bool(config.get("norm_before_residual", nested.get("norm_before_residual", False))),
         norm_output=bool(config.get("norm_output", nested.get("norm_output", False))),
         rope=layer,
@@ -245,7 +246,26 @@ def draft_shape(config: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]])
         frequencies(head_dim, layer)
     except (UnknownRope, KeyError) as error:
         raise CannotReplay(f"cannot replay this draft: {error}") from error
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise CannotReplay(
+            f"cannot replay this draft: its rope settings are not the numbers they should be: {error!s:.100}"
+        ) from error
     return shape
+
+
+def _count(config: Mapping[str, Any], key: str, default: int) -> int:
+    """A count of the config, `default` where it is absent, null or 0. Raises CannotReplay for what is none."""
+    found = whole(config.get(key) or default)
+    if found is None:
+        raise CannotReplay(f"cannot replay this draft: {key} is {config.get(key)!r:.60}, not a count")
+    return found
+
+
+def _epsilon(layer: Mapping[str, Any]) -> float:
+    value = layer.get("rms_norm_eps", 1e-6)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise CannotReplay(f"cannot replay this draft: rms_norm_eps is {value!r:.60}, not a number")
+    return float(value)
 
 
 _REQUIRED = (
@@ -287,13 +307,18 @@ def _common_name(stored: str) -> str:
 def _only_known(layer: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> None:
     if any("kv_a_proj" in name for name in sizes):
         raise CannotReplay("cannot replay this draft: its attention is latent (MLA), which is not computed here")
-    if int(layer.get("num_hidden_layers") or 1) != 1:
+    if _count(layer, "num_hidden_layers", 1) != 1:
         raise CannotReplay(f"cannot replay this draft: it has {layer['num_hidden_layers']} layers, not one")
     if str(layer.get("hidden_act", "silu")) not in ("silu", "swish"):
         raise CannotReplay(f"cannot replay this draft: activation {layer['hidden_act']!r} is not computed here")
     absent = [name for name in _REQUIRED if name not in sizes]
     if absent:
         raise CannotReplay(f"cannot replay this draft: it has no {absent[0].replace('layer.', 'midlayer.')}")
+    for name in _REQUIRED:
+        if len(sizes[name]) != (1 if "norm" in name else 2):
+            raise CannotReplay(
+                f"cannot replay this draft: {name} is {list(sizes[name][:8])}, no vector or matrix it could be"
+            )
     extra = [name for name in sizes if name not in _REQUIRED + _OPTIONAL and not name.startswith("fc_norm.")]
     if extra:
         raise CannotReplay(f"cannot replay this draft: {extra[0]} is no part of the Llama flavour")

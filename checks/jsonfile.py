@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from checks.errors import BadConfig, NotRunnable
+from checks.regular import open_regular
 
 # A config of a model is some kilobytes; what is larger than this is not one.
 MAX_BYTES = 16_000_000
+# Deeper than any config is, and shallow enough for whatever walks it. No number of one is past 64 bits.
+MAX_DEPTH = 64
+MAX_DIGITS = 20
 
 
 def read_config(path: Path) -> tuple[bytes, dict[str, Any]]:
@@ -24,7 +28,7 @@ def read_config(path: Path) -> tuple[bytes, dict[str, Any]]:
 def read_bytes(path: Path) -> bytes:
     """The bytes of a config. Raises NotRunnable when reading is not permitted, BadConfig when it cannot be one."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
     except PermissionError:
         raise NotRunnable(f"{path}: not permitted to read it; run as its owner or open its mode") from None
@@ -38,7 +42,8 @@ def read_bytes(path: Path) -> bytes:
 def parse_config(raw: bytes, path: Path) -> dict[str, Any]:
     """The JSON object in `raw`. Raises BadConfig naming the line and column of what is wrong."""
     try:
-        config = json.loads(raw.decode("utf-8"))
+        config = json.loads(raw.decode("utf-8"), parse_int=_integer)
+        _prove_depth(config)
     except UnicodeDecodeError as error:
         raise BadConfig(f"{path}: not UTF-8 text (byte {error.start})") from None
     except json.JSONDecodeError as error:
@@ -50,6 +55,25 @@ def parse_config(raw: bytes, path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise BadConfig(f"{path}: holds a JSON {type(config).__name__}, not an object")
     return config
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"it holds a whole number of {len(text)} digits")
+    return int(text)
+
+
+def _prove_depth(value: object) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for item in level
+            for inner in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
 
 
 def whole(value: object) -> int | None:

@@ -119,8 +119,8 @@ def given_path(text: str, what: str) -> Path | None:
     """The path as given, or None when not given. Raises NotRunnable when it is given and not there or not readable."""
     if not text:
         return None
-    path = Path(text).expanduser()
     try:
+        path = Path(text).expanduser()
         path.stat()
     except FileNotFoundError:
         raise NotRunnable(f"{what} {text}: no such file or folder; correct the path") from None
@@ -128,4 +128,7 @@ def given_path(text: str, what: str) -> Path | None:
         raise NotRunnable(f"{what} {text}: not permitted to look at it; run as its owner or open its folder") from None
     except OSError as error:
         raise NotRunnable(f"{what} {text}: {error.strerror or error}") from None
+    except (RuntimeError, ValueError) as error:
+        # A home folder of nobody, a NUL byte.
+        raise NotRunnable(f"{what} {text}: no usable path: {error}") from None
     return path

@@ -21,11 +21,19 @@ class UnknownRope(CheckError):
 
 
 def rope_settings(config: Mapping[str, Any]) -> tuple[float, Mapping[str, Any]]:
-    """(theta, scaling) of a config, old style (`rope_theta`, `rope_scaling`) or new (`rope_parameters`)."""
+    """(theta, scaling) of a config, old style (`rope_theta`, `rope_scaling`) or new (`rope_parameters`).
+
+    Raises UnknownRope where the scaling is no object.
+    """
     new = config.get("rope_parameters")
-    scaling: Mapping[str, Any] = new if isinstance(new, Mapping) else (config.get("rope_scaling") or {})
+    scaling = new if isinstance(new, Mapping) else (config.get("rope_scaling") or {})
+    if not isinstance(scaling, Mapping):
+        raise UnknownRope(f"rope_scaling is {scaling!r:.60}, not an object")
     theta = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
-    return float(theta), scaling
+    theta = float(theta)
+    if not 0 < theta < math.inf:
+        raise UnknownRope(f"rope_theta is {theta}, which turns nothing")
+    return theta, scaling
 
 
 def frequencies(head_dim: int, config: Mapping[str, Any]) -> tuple[np.ndarray, float]:

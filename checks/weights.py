@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from checks.errors import BadTensors
+from checks.regular import open_regular
 from checks.tensors import TensorInfo, Values, read_header, read_rows
 
 INDEX = "model.safetensors.index.json"
+MAX_INDEX = 100_000_000
+"""Bytes; a thousand experts over a hundred layers take a third of it."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -97,7 +100,11 @@ class _Shards(Mapping[str, TensorInfo]):
 
 def _weight_map(path: Path) -> dict[str, str]:
     try:
-        raw: Any = json.loads(path.read_text("utf-8"))
+        with open_regular(path) as file:
+            data = file.read(MAX_INDEX + 1)
+        if len(data) > MAX_INDEX:
+            raise ValueError(f"it is larger than {MAX_INDEX // 1_000_000} MB")
+        raw: Any = json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
         raise BadTensors(f"{path}: cannot be read as JSON: {str(error)[:120]}") from None
     names = raw.get("weight_map") if isinstance(raw, dict) else None

@@ -73,7 +73,9 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=_Help, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(int(Exit.USAGE), f"{self.prog}: {message}; see {self.prog} --help\n")
+        from console.plain import one_line
+
+        self.exit(int(Exit.USAGE), f"{self.prog}: {one_line(message)}; see {self.prog} --help\n")
 
 
 def _parser(command: str) -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import os
 import sys
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 def run(args: argparse.Namespace) -> Exit:
     """Run the command that `args.run` names; every error becomes one message on stderr and an exit code."""
+    _ready_streams()
     try:
         return HANDLERS[args.run](args)
     except KeyboardInterrupt:
@@ -53,6 +55,16 @@ def run(args: argparse.Namespace) -> Exit:
             traceback.print_exc()
             note("this is a bug of the console; please report the lines above")
         return _failed(error, Exit.NOT_RUN)
+
+
+def _ready_streams() -> None:
+    """Standard streams that can be used: one that was closed leads nowhere, and no encoding stops a message."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (for the process's whole life)
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _failed(error: BaseException, code: Exit) -> Exit:
@@ -309,6 +321,8 @@ def _tail_file(args: argparse.Namespace) -> Exit:
         source = sys.stdin.buffer if args.file == "-" else Path(args.file).expanduser().open("rb")
     except OSError as error:
         raise NotRun(f"--file {args.file}: {error.strerror}") from None
+    except RuntimeError as error:
+        raise NotRun(f"--file {args.file}: no usable path: {error}") from None
     with source:
         while data := source.read(1 << 18):
             _print_events(parser.feed(data), args.json)

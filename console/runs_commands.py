@@ -80,7 +80,7 @@ async def _compare(args: argparse.Namespace) -> Exit:
 
 
 async def _one(history: RunHistory, number: str) -> Run:
-    if not (number.isascii() and number.isdecimal()):
+    if not (number.isascii() and number.isdecimal() and len(number) < 19):
         raise UsageError(f"{number!r} is not the number of a run; `console runs list` shows them")
     found = await history.get(int(number))
     if found is None:

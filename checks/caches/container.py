@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 from checks.errors import BadTensors
+from checks.regular import open_regular
 from checks.tensors import read_header
 
 _ZIP, _PICKLE, _GZIP = b"PK\x03\x04", b"\x80\x02", b"\x1f\x8b"
@@ -25,7 +26,7 @@ def prove(path: Path) -> None:
         if path.name.endswith(".safetensors"):
             read_header(path)
             return
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             first = file.read(4)
     except OSError as error:
         raise BadTensors(f"{path}: cannot be read: {error.strerror or error}") from None

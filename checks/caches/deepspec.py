@@ -19,6 +19,7 @@ from checks.caches.layout import Block, Parts, PartsSample, slots_of
 from checks.caches.speculators_v1 import whole_numbers
 from checks.errors import BadConfig, BadTensors
 from checks.jsonfile import read_config, whole
+from checks.regular import open_regular
 from checks.tensors import TensorInfo
 
 SIDE, INDEX = "manifest.json", "samples.idx"
@@ -76,7 +77,7 @@ class _Reader:
 
 def _open(manifest: _Manifest, place: Place) -> CacheSample:
     try:
-        with place.path.open("rb") as file:
+        with open_regular(place.path) as file:
             file.seek(place.index * RECORD.size)
             raw = file.read(RECORD.size)
     except OSError as error:

@@ -20,6 +20,7 @@ import numpy as np
 
 from checks.caches.array import MAX_TOKENS, Array, Value
 from checks.errors import BadTensors, NeedsLibrary
+from checks.regular import open_regular
 from checks.tensors import Floats, Ids
 
 # What torch.load and the readers beneath it raise on files that are no torch archive, or hold more than plain values.
@@ -59,7 +60,7 @@ def load(path: Path) -> Any:
         if path.name.endswith(".gz"):
             return _load_packed(torch, path)
         # Files of before torch 1.6 are bare pickles, which cannot be mapped.
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mapped = file.read(2) != b"\x80\x02"
         return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
     except OSError as error:
@@ -132,7 +133,7 @@ def _load_packed(torch: Any, path: Path) -> Any:
 def _unpack(path: Path, out: Any) -> None:
     done = 0
     try:
-        with gzip.open(path, "rb") as packed:
+        with open_regular(path) as file, gzip.open(file) as packed:
             while True:
                 piece = packed.read(_PIECE)
                 if not piece:

@@ -12,6 +12,7 @@ from checks.draft import Draft
 from checks.errors import BadTensors
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
+from checks.regular import open_regular
 from checks.tensors import read_header
 from checks.weights import PICKLES
 
@@ -91,7 +92,7 @@ def _state(message: str) -> str:
 
 
 def _archive(path: Path, size: int) -> dict[str, Any]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         begins = file.read(4)
         file.seek(max(size - _ZIP_TAIL, 0), os.SEEK_SET)
         ends = _ZIP_END in file.read()

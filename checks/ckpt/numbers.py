@@ -63,6 +63,8 @@ def numbers(evidence: Evidence) -> Iterable[Finding]:
 
 def _look(info: TensorInfo, whole: bool) -> _Seen:
     found = _Seen()
+    if info.start == info.end:
+        return found  # an empty tensor may claim any number of rows
     width = max((info.end - info.start) // max(info.rows, 1), 1)
     step = max(TILE // width, 1)
     starts = np.arange(0, info.rows, step)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from checks.data.scan import Turn
+from checks.regular import open_regular
 
 # What stands right before the first token an assistant says, by chat template; white space at the end left out.
 HEADERS = (
@@ -30,9 +31,11 @@ MAX_TOKENIZER = 64_000_000
 def read_tokens(folder: Path) -> dict[int, bytes] | None:
     """The UTF-8 of every token id, from a tokenizer.json; None when there is none that can be read so."""
     try:
-        if (folder / "tokenizer.json").stat().st_size > MAX_TOKENIZER:
+        with open_regular(folder / "tokenizer.json") as file:
+            data = file.read(MAX_TOKENIZER + 1)
+        if len(data) > MAX_TOKENIZER:
             return None
-        raw = json.loads((folder / "tokenizer.json").read_bytes())
+        raw = json.loads(data)
         vocab, added = raw["model"]["vocab"], raw.get("added_tokens") or []
         byte_level = "ByteLevel" in json.dumps([raw.get("decoder"), raw.get("pre_tokenizer")])
         pairs = vocab.items() if isinstance(vocab, dict) else ((item[0], number) for number, item in enumerate(vocab))

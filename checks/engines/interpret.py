@@ -19,6 +19,7 @@ from checks.engines.tree import ClassSource, Method, ModelTree, SourceUnknown
 MAX_STEPS = 20_000
 MAX_ITEMS = 4096
 MAX_CALLS = 8
+MAX_INNER = 16  # items of a list within a list; what is no deeper takes no time to compare or print
 
 CAPTURE_LIST = "layers_to_capture"
 CAPTURE_FLAG = "_is_layer_to_capture"
@@ -142,6 +143,8 @@ class Interpreter:
             scope.run(method.node.body)
         except _Return as returned:
             return returned.value
+        except RecursionError:
+            raise SourceUnknown(f"{method.where}: expressions nest too deeply") from None
         return None
 
     def step(self, place: str) -> None:
@@ -266,7 +269,7 @@ class _Scope:
     def _sequence(self, node: ast.expr) -> object:
         assert isinstance(node, (ast.List, ast.Tuple, ast.Set))
         values = [self.value(element) for element in node.elts]
-        return tuple(values) if isinstance(node, ast.Tuple) else values
+        return self._bounded(node, tuple(values) if isinstance(node, ast.Tuple) else values)
 
     def _comprehension(self, node: ast.expr) -> object:
         assert isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp))
@@ -279,7 +282,7 @@ class _Scope:
             if all(self._truth(test) for test in generator.ifs):
                 values.append(self.value(node.elt))
         self.names = kept
-        return values
+        return self._bounded(node, values)
 
     def _bin_op(self, node: ast.BinOp) -> object:
         return self._binary(node, node.op, self.value(node.left), self.value(node.right))
@@ -369,6 +372,8 @@ class _Scope:
         base = self.value(func.value)
         if isinstance(base, list) and func.attr in ("append", "copy", "index") and not node.keywords:
             arguments = [self.value(argument) for argument in node.args]
+            if func.attr == "append" and any(isinstance(item, list) or _nests(item, 1) for item in arguments):
+                raise self.unknown(node)  # a list put into another can still grow, and hold itself
             return self._raised(node, getattr(base, func.attr), *arguments)
         method, receiver = self._resolve(base, func.attr)
         if method is None or receiver is None or not isinstance(base, Path):
@@ -437,7 +442,7 @@ class _Scope:
         if isinstance(value, (set, frozenset)):
             value = sorted(value)
         large_list = isinstance(value, (list, tuple, str)) and len(value) > MAX_ITEMS
-        if large_list or (isinstance(value, int) and abs(value) > 2**62):
+        if large_list or _nests(value, 2) or (isinstance(value, int) and abs(value) > 2**62):
             raise self.unknown(node)
         return value
 
@@ -449,6 +454,14 @@ class _Scope:
 
     def unknown(self, node: ast.AST) -> SourceUnknown:
         return SourceUnknown(f"{self.owner.where(node)}: {type(node).__name__} is not read by the probe")
+
+
+def _nests(value: object, levels: int) -> bool:
+    """Whether sequences stand in it deeper than `levels`, counting itself, or an inner one is long."""
+    if not isinstance(value, (list, tuple)):
+        return False
+    inner = [item for item in value if isinstance(item, (list, tuple))]
+    return bool(inner) and (levels < 2 or any(len(item) > MAX_INNER or _nests(item, levels - 1) for item in inner))
 
 
 def _both_int(left: object, right: object) -> bool:

@@ -15,6 +15,7 @@ from checks.errors import CheckError, NotRunnable
 from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
 from checks.launch import launch_of
+from checks.regular import open_regular
 
 TAIL = 8 << 20
 """Bytes from the end of the log that are read; at the default interval that is hours of decode lines."""
@@ -146,7 +147,7 @@ def _own(event: Event) -> bool:
 def _tail(path: Path) -> tuple[str, bool]:
     """The last bytes of a file, from the beginning of a line. Raises NotRunnable when it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             start = max(size - TAIL, 0)
             file.seek(start)

@@ -401,3 +401,27 @@ def test_the_embedded_engines_own_rule_is_read() -> None:
     assert rule.served([-1, 2, 6], 14) == type(rule.served(None, 14))((0, 3, 7))
     assert rule.served(None, 14).states == (2, 7, 11)
     assert rule.served([2, 6, 13], 14).problem is not None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for _ in range(400):\n    x = [x, x]",
+        "y = [2]\nfor _ in range(400):\n    x, y = [x, x], [y, y]\nif x == y:\n    pass",
+        "for _ in range(3000):\n    x = [x]\nx = sorted([x, x])",
+        "for _ in range(400):\n    x = list(enumerate(x))",
+        "x.append(x)",
+        "for _ in range(400):\n    x.append([x])",
+        "x = [" + "-" * 450 + "1]",
+        "x = [1" + " + 1" * 450 + "]",
+    ],
+)
+def test_a_rule_that_builds_what_grows_or_nests_without_end_is_not_read(tmp_path: Path, body: str) -> None:
+    setter = "def set_eagle3_layers_to_capture(self, layer_ids=None):\n    x = [1]\n" + indent(
+        f"{body}\nself.model.layers_to_capture = x", "    "
+    )
+    try:
+        shown = str(states(tree(tmp_path, toy=source(setter)), [2, 30, 58]))
+    except (AssertionError, SourceUnknown, RuleUnknown):
+        return
+    assert len(shown) < 1000
