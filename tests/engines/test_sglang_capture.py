@@ -27,23 +27,28 @@ PLAIN = {name: value for name, value in SGLANG_ARGS.items() if name != "enable-r
 POLL_S = 0.5
 
 
-async def test_a_capture_leaves_the_server_as_it_was_even_when_the_console_is_killed(tmp_path: Path) -> None:
+async def test_a_hook_sees_what_the_draft_is_fed_and_the_server_is_put_back(tmp_path: Path) -> None:
     async with deployed(tmp_path, LATE, PLAIN) as (session, pair):
         await session.start("without hidden states")
         before = session.last_status
-
         process = await _capturing(tmp_path, "hook")
         said, noted = await process.communicate()
         assert process.returncode == 0, noted.decode()[-3000:]
         _is_what_is_fed(Path(json.loads(said)["captures"][0]["path"]), pair)
-        after = await session.status()
-        assert (after.argv, after.healthy) == (before.argv, True) and after.pid != before.pid
+        await _until(session, lambda status: status.argv == before.argv and status.healthy)
+        assert session.last_status.pid != before.pid
 
+
+async def test_the_host_puts_the_server_back_when_the_console_is_killed(tmp_path: Path) -> None:
+    async with deployed(tmp_path, LATE, PLAIN) as (session, _):
+        await session.start("without hidden states")
+        before = session.last_status
         process = await _capturing(tmp_path, "states")
         await _until(session, lambda status: "--enable-return-hidden-states" in status.argv)
         process.send_signal(signal.SIGKILL)
         await process.wait()
         await _until(session, lambda status: status.argv == before.argv and status.healthy)
+        assert session.last_status.pid != before.pid
 
 
 async def _capturing(folder: Path, how: str) -> asyncio.subprocess.Process:
