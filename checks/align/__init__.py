@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from checks.align import embedding, engine_pair, final, states
+from checks.align import embedding, engine_pair, final, slot_count, states
 
-__all__ = ["embedding", "engine_pair", "final", "states"]
+__all__ = ["embedding", "engine_pair", "final", "slot_count", "states"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from checks.catalog import check
 from checks.cfg.case import reads
 from checks.cfg.layouts import layout_of
-from checks.draft import IN_EAGLE_CONFIG, KEY, AuxIds, Draft
+from checks.draft import IN_EAGLE_CONFIG, KEY, TOP_LEVEL, AuxIds, Draft
 from checks.engines import PROBED, Engine
 from checks.errors import BadConfig, CheckError
 from checks.evidence import Evidence, Need
@@ -41,12 +42,12 @@ def aux_ids(evidence: Evidence) -> Iterable[Finding]:
 
     FAIL: config.json cannot be parsed; the value is no list of whole numbers; an id no convention can reach on this
     target; an id twice (engines feed it once, and `fc` is one slot short); an id that the capture loop of a named
-    engine never reaches, as the boundary after the last block where it stops before. WARN: absent, or only where this
-    engine does not look, or two places that name different states; ids that break an engine whose release is assumed,
-    or that works only where it was patched. INFO: a draft that reads no aux states; ids out of order, which engines
-    sort; ids that are the numbers of the default states, which are right where id means the state before that layer,
-    and one late where it means the one after. -1 is legal: it means the embedding's output where id means the state
-    after that layer.
+    engine never reaches, as the boundary after the last block where it stops before. WARN: absent, or only where a
+    named engine does not look while its defaults are other states (vLLM up to 0.11.0 reads none), or two places that
+    differ; ids that break an engine whose release is assumed, or that works only where it was patched. INFO: a draft
+    that reads no aux states; ids out of order, which engines sort; ids that are the numbers of the default states,
+    which are right where id means the state before that layer, and one late where it means the one after. -1 is
+    legal: it means the embedding's output where id means the state after that layer.
 
     What to do: put the ids the draft was trained with into `eagle_config`; `align.engine_pair` names them when there is
     a cache to tell.
@@ -104,17 +105,35 @@ def _judge(case: _Case) -> Finding:
     verdict = next((rank for rank in ranks if any(rank is said for said, _ in case.notes)), Verdict.PASS)
     said = [text for rank in ranks for level, text in case.notes if level is rank]
     where = "eagle_config" if case.ids.pointer == IN_EAGLE_CONFIG else "the top level"
+    feeds = _feeds(case)
     summary = "; ".join(said) or f"ids {case.ids.value} stand in {where} and are legal" + (
         "" if case.n else " as far as can be told without the target's number of layers"
     )
+    if feeds and verdict in (Verdict.PASS, Verdict.INFO):
+        summary += "; " + "; ".join(f"{name} feeds states {_list(states)}" for name, states in feeds.items())
     found = {
         "configured_ids": case.ids.value,
         "path": case.ids.pointer if case.ids.value is not None else None,
         "in_eagle_config": case.ids.in_eagle_config,
         "top_level": case.ids.top_level,
         "layers": case.n,
+        "feeds": feeds,
     }
     return Finding(ID, verdict, summary, found, case.fix)
+
+
+def _feeds(case: _Case) -> dict[str, list[int]]:
+    """The states each engine feeds under these ids, by its own reading of them: the same ids, other states."""
+    found = {}
+    for engine in case.engines:
+        ids = {IN_EAGLE_CONFIG: case.ids.in_eagle_config, TOP_LEVEL: case.ids.top_level}.get(engine.pointer)
+        if engine.rule is None or engine.source == "assumed" or case.n is None:
+            continue
+        if not (ids is None or isinstance(ids, list)):
+            continue
+        with suppress(CheckError):
+            found[engine.label] = list(engine.rule.served(ids, case.n).states)
+    return found
 
 
 def _absent(case: _Case) -> None:
@@ -187,11 +206,32 @@ def _place(case: _Case) -> None:
                 f"ids {outer} stand only at the top level: SGLang reads them only inside eagle_config and will guess "
                 + (f"states 2, {case.n // 2} and {case.n - 3}" if case.n else "[2, n//2, n-3]"),
             )
-    elif outer is not None and not _agree(inner, outer):
+    for engine in case.engines:
+        _unread(case, engine)
+    if inner is not None and outer is not None and not _agree(inner, outer):
         case.say(
             Verdict.WARN,
             f"two places differ: eagle_config has {inner}, which SGLang reads, the top level {outer}, which vLLM reads",
         )
+
+
+def _unread(case: _Case, engine: Engine) -> None:
+    """Ids that this engine passes over: what it feeds in their place. SGLang and the top level are told above."""
+    ids = case.ids.value
+    if engine.rule is None or case.n is None or not isinstance(ids, list):
+        return
+    inner, outer = case.ids.in_eagle_config, case.ids.top_level
+    held = [place for place, value in ((IN_EAGLE_CONFIG, inner), (TOP_LEVEL, outer)) if value is not None]
+    if any(place in engine.reads for place in held) or (engine.name == "sglang" and inner is None):
+        return
+    try:
+        states = engine.rule.served(None, case.n).states
+    except CheckError:
+        return
+    # Equal in either meaning of an id, the state before that layer or after it, nothing is lost.
+    if list(states) not in (ids, [item + 1 for item in ids if _is_whole(item)]):
+        place = "where they stand" if engine.reads else "from the config at all"
+        case.say(Verdict.WARN, f"{engine.label} reads no ids {place} and feeds states {_list(list(states))}")
 
 
 def _reached(case: _Case) -> None:

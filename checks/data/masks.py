@@ -15,7 +15,7 @@ from checks.finding import Finding, Verdict
 MASK = "data.loss_mask"
 
 EMPTY = 0.2
-"""Share of samples with nothing masked in from which on it is no accident of long prompts."""
+"""Share of samples with nothing masked in beyond which it is no accident of long prompts."""
 
 TURNS, AGREE = 3, 0.8
 """How many turns must show where they begin, and what share of them must agree, before a mask is called shifted."""
@@ -34,7 +34,7 @@ def loss_mask(evidence: Evidence) -> Iterator[Finding]:
     what never varies right before an answer, which shows a mask that begins late, and not one that begins early.
 
     - a mask of another length than its text, or with values other than 0 and 1: FAIL.
-    - samples with nothing masked in: WARN, FAIL from 20 % of the samples on.
+    - samples with nothing masked in: WARN, FAIL above 20 % of the samples.
     - the mask begins early or late by one to three tokens in most turns: WARN, with file and index.
     - else PASS. A cache without masks: INFO.
     """
@@ -87,7 +87,7 @@ def _empty(found: Scan, facts: dict[str, Any]) -> Iterator[Finding]:
         which = f"{empty[0]} and others" if len(empty) > 1 else empty[0]
         words = f"{len(empty)} of {len(masks)} samples have nothing masked in and train nothing ({which}): answers cut "
         words += "off by a length limit, or a template that was not recognised"
-        verdict = Verdict.FAIL if share >= EMPTY else Verdict.WARN
+        verdict = Verdict.FAIL if share > EMPTY else Verdict.WARN
         yield Finding(MASK, verdict, words, {**facts, "empty": empty[:NAMED], "share": round(share, 4)})
 
 

@@ -7,8 +7,10 @@ from itertools import groupby
 from typing import Any
 
 from checks.catalog import check
+from checks.draft import KEY
 from checks.engines.events import Decode
 from checks.engines.sglang.rates import fits
+from checks.errors import CheckError
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
 from checks.log.read import (
@@ -30,6 +32,8 @@ LOW = 1.25
 """A mean below this, bonus token included: what drafts on wrong states or with a wrong token map reach in the field."""
 FALL = 0.15
 """The second position accepted this much less often than the first."""
+NEVER = 0.005
+"""A second position accepted less often than this is accepted by accident only: a share that prints as 0.00."""
 RUN = 5
 """Lines in a row at the ceiling before the output is suspected to repeat."""
 
@@ -96,7 +100,9 @@ def accept_low(evidence: Evidence) -> Iterable[Finding]:
     How it decides, over the latest decode lines, of which there must be 8: a mean of 1.25 or more is PASS. Below it is
     WARN, and so is a second draft position that is accepted less than 0.15 times as often as the first, where the
     engine prints positions: length 1.0 to 1.2 with a fast fall after the first position is what wrong layers or a wrong
-    token map look like. The log alone cannot tell the cause, so this never fails.
+    token map look like. The log alone cannot tell the cause, so it does not fail by itself.
+    FAIL: the second position is never accepted (below 0.005) by a draft whose config names no layer ids, so that the
+    engine guesses its states: a guess that serves nothing is no working configuration.
 
     What to do: run the align checks and ckpt.vocab_map. When they pass, the layers are right: look at the training data
     and the chat template, at the requests (prompts without a template give low values for any draft), and at the
@@ -122,12 +128,27 @@ def accept_low(evidence: Evidence) -> Iterable[Finding]:
     if facts["mean"] >= LOW and not falls:
         yield Finding(LOW_ID, Verdict.PASS, words, facts)
         return
+    if falls and positions[1] < NEVER and _guessed(evidence):
+        facts["ids"] = None
+        words += f", and the config names no {KEY}: the states the engine guesses are not what this draft reads, or its"
+        yield Finding(LOW_ID, Verdict.FAIL, f"{words} token map is wrong; align and ckpt.vocab_map tell which", facts)
+        return
     yield Finding(
         LOW_ID,
         Verdict.WARN,
-        f"{words}: as with wrong layers or a wrong token map; not proven, see align and ckpt, then data and template",
+        f"{words}: as with wrong layers or a wrong token map; not proven, see align and ckpt, then data, template "
+        "and the engine's version",
         facts,
     )
+
+
+def _guessed(evidence: Evidence) -> bool:
+    """Whether a draft that reads states is given without ids for them."""
+    try:
+        draft = evidence.draft
+        return draft is not None and draft.uses_aux and draft.aux_ids.value is None
+    except CheckError:
+        return False
 
 
 def _positions(tail: Tail) -> list[float]:

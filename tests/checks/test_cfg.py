@@ -213,3 +213,34 @@ def test_the_numbers_of_the_default_states_are_told_as_boundaries(tmp_path: Path
     found = with_ids(tmp_path, [2, 21, 39], layers=42)
     assert found["verdict"] == "INFO"
     assert "k=id" in found["summary"]
+
+
+@pytest.mark.parametrize(("version", "fed"), [("0.5.12", [3, 31, 59]), ("0.5.13", [2, 30, 58])])
+def test_the_states_an_engine_feeds_under_legal_ids_are_named(tmp_path: Path, version: str, fed: list[int]) -> None:
+    target = write_target(tmp_path / "t", 61, architectures=["KimiK25ForConditionalGeneration"])
+    draft = write_draft(tmp_path / "d", {**CONFIG, "eagle_config": {KEY: [2, 30, 58]}}, {})
+    found = finding(draft, target, engines=[{"name": "sglang", "version": version}])
+    assert found["evidence"]["feeds"] == {f"sglang=={version}": fed}
+    assert f"sglang=={version} feeds states {', '.join(map(str, fed))}" in found["summary"]
+
+
+@pytest.mark.parametrize(
+    ("version", "inner", "top", "verdict"),
+    [
+        ("0.11.0", [2, 30, 57], [2, 30, 57], "WARN"),  # reads no ids at all
+        ("0.11.0", [1, 29, 57], None, "PASS"),  # its defaults are what they mean to SGLang
+        ("0.11.1", [1, 28, 50], None, "WARN"),  # reads the top level alone
+        ("0.11.1", [1, 28, 50], [2, 29, 51], "PASS"),
+        ("0.12.0", None, [2, 30, 61], "FAIL"),  # the loop stops before the last boundary
+        ("0.18.0", None, [2, 30, 61], "PASS"),
+    ],
+)
+def test_ids_an_engine_passes_over(
+    tmp_path: Path, version: str, inner: list[int] | None, top: list[int] | None, verdict: str
+) -> None:
+    config: dict[str, Any] = {**CONFIG, "eagle_config": {KEY: inner} if inner else {}}
+    if top is not None:
+        config[KEY] = top
+    target = write_target(tmp_path / "t", 61, architectures=["DeepseekV3ForCausalLM"])
+    engines = [{"name": "vllm", "version": version}]
+    assert finding(write_draft(tmp_path / "d", config, {}), target, engines=engines)["verdict"] == verdict

@@ -124,9 +124,10 @@ def test_published_drafts_stay_quiet_but_for_missing_ids(tmp_path: Path, name: s
     config, facts = published(name)
     draft, target = write_draft(tmp_path / "d", config, {}), write_target(tmp_path / "t", **facts)
     found = loud(ask_all("cfg", draft, target, engine))
-    ids = "eagle_config" in config
-    # vLLM looks for ids at the top level, which is align.engine_pair's business; here they are only present or absent.
-    assert found == ({} if ids else {"cfg.aux_ids": "WARN"})
+    ids, n = config.get("eagle_config", {}).get(KEY), facts["layers"]
+    # This vLLM looks for ids at the top level alone: it feeds its defaults, which may be what these ids mean.
+    passed_over = engine == "vllm==0.30.0" and ids and [item + 1 for item in ids] != [2, n // 2, n - 3]
+    assert found == ({} if ids and not passed_over else {"cfg.aux_ids": "WARN"})
 
 
 def test_a_draft_without_a_fault_gives_no_warning(tmp_path: Path) -> None:

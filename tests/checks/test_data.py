@@ -22,7 +22,7 @@ from checks.data.turns import read_tokens
 from checks.errors import BadTensors, CheckError, UnknownLayout
 from checks.finding import Finding, Verdict
 from tests.checks import pair
-from tests.checks.files import bf16, tensor_bytes, with_header, write_tensors
+from tests.checks.files import bf16, sample, tensor_bytes, with_header, write_tensors
 from tests.checks.formats import texts
 from tests.checks.test_data_formats import alarms, findings, of
 
@@ -419,3 +419,16 @@ def walk(folder: Path) -> None:
             sample.final(0, len(ids))
         except CheckError:
             continue
+
+
+@pytest.mark.parametrize(
+    ("empty", "verdict"), [(0, Verdict.PASS), (2, Verdict.WARN), (4, Verdict.WARN), (5, Verdict.FAIL)]
+)
+def test_masks_that_train_nothing_fail_above_a_fifth_of_the_samples(
+    tmp_path: Path, empty: int, verdict: Verdict
+) -> None:
+    for index in range(20):
+        mask = np.array([0, 0, 0, 1, 1, 1, 1]) * (index >= empty)
+        write_tensors(tmp_path / f"hs_{index}.safetensors", {**sample(seed=index), "loss_mask": mask.astype(np.int64)})
+    (finding,) = of(findings(tmp_path, samples=0), "data.loss_mask")
+    assert finding.verdict is verdict

@@ -15,6 +15,7 @@ from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
 from checks.log.expected import REPLAYED
 from checks.request import EngineRequest, Request
+from tests.checks.files import CONFIG, write_draft
 from tests.checks.test_log_accept import ARGS
 
 PASS, INFO, WARN, FAIL, UNKNOWN = Verdict.PASS, Verdict.INFO, Verdict.WARN, Verdict.FAIL, Verdict.UNKNOWN
@@ -125,6 +126,17 @@ def test_positions_that_fall_fast_look_like_wrong_layers(tmp_path: Path) -> None
     assert found.evidence["positions"] == [0.036, 0.001, 0.0]
     assert one(tmp_path, "log.accept_low", [vllm(1.4, "0.39, 0.01, 0.00")] * 9).verdict is WARN
     assert one(tmp_path, "log.accept_low", [vllm(2.77, "0.751, 0.567, 0.453")] * 9).verdict is PASS
+
+
+def test_a_second_position_never_accepted_fails_where_the_config_names_no_ids(tmp_path: Path) -> None:
+    never, seldom = [vllm(1.036, "0.036, 0.001, 0.000")] * 9, [vllm(1.12, "0.11, 0.01, 0.00")] * 9
+    silent = write_draft(tmp_path / "silent", {**CONFIG, "eagle_config": {}}, {})
+    named = write_draft(tmp_path / "named", CONFIG, {})
+    found = one(tmp_path, "log.accept_low", never, draft=str(silent))
+    assert found.verdict is FAIL
+    assert "names no eagle_aux_hidden_state_layer_ids" in found.summary
+    assert one(tmp_path, "log.accept_low", never, draft=str(named)).verdict is WARN
+    assert one(tmp_path, "log.accept_low", seldom, draft=str(silent)).verdict is WARN
 
 
 # -- the rate ------------------------------------------------------------------------------------------------------
