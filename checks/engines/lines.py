@@ -40,6 +40,7 @@ _FRONTS = (
     re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} +\d{1,10} [\w./]{1,120}:\d{1,6}\] "),
 )
 _MAX_FRONTS = 4
+_SPEAKER = re.compile(r"\[rank\d{1,5}\]: ?$")
 
 _ACTOR = re.compile(r"\([A-Za-z][\w.:/<>-]{0,100}(?: rank=\d{1,6})?(?: pid=\d{1,10})?(?:, ip=[\w.:]{1,60})?\) ")
 _COLLECTED = re.compile(r'\{"(?:log|message|msg|MESSAGE)":')
@@ -89,6 +90,17 @@ def without_front(text: str, actors: bool = False) -> str:
             break
         text = text[found.end() :]
     return text
+
+
+def with_speaker(piece: str, text: str) -> str:
+    """`text`, which is `piece` without its front, with the rank that stood right before it: `[rank0]: Traceback`.
+
+    A line without a head of its own has nothing else to say which rank it is of.
+    """
+    if not piece.endswith(text):
+        return text
+    speaker = _SPEAKER.search(piece[: len(piece) - len(text)])
+    return speaker.group() + text if speaker is not None else text
 
 
 def _collected(text: str) -> str:

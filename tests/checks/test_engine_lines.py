@@ -97,6 +97,17 @@ def test_what_stands_in_front_changes_no_value(front: str, head: str) -> None:
     assert event.rank == ({"dp": 1, "tp": 3, "ep": 3} if "DP1" in head else {"tp": 0} if "TP0" in head else {})
 
 
+@pytest.mark.parametrize("engine", [log, vllm_log], ids=["sglang", "vllm"])
+@pytest.mark.parametrize("front", ["", "engine-1  | "])
+def test_the_rank_before_a_line_without_a_head_is_kept(engine: Any, front: str) -> None:
+    for line in (
+        "[rank0]: Traceback (most recent call last):",
+        "[rank13]: RuntimeError: out",
+        "[/pytorch/a] [#1] [@x]",
+    ):
+        assert [event.text for event in engine.parse(front + line)][-1] == line
+
+
 def test_a_record_of_the_json_file_driver_is_its_line() -> None:
     line = json.dumps({"log": f"{STAMP}{DECODE}\n", "stream": "stderr", "time": "2026-08-10T09:20:45.1Z"})
     (event,) = log.parse(line)

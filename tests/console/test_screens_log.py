@@ -25,13 +25,13 @@ PREFILL = (
 WARNING = "[2026-03-02 14:44:11] WARNING: the weather turns [/red]"
 ERROR = "[2026-03-02 14:44:12] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 SHOWN_AS_THEY_ARE = (
+    "[rank0]: Traceback (most recent call last):",
     "[/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1553: operator(): block: [0,0,0]]",
     "[#1] [@x] [@click=app.leave()]quit[/] [bold red]loud[/bold red] \\[escaped]",
     "weights \u2581\u2588 100% naïve 模型",
 )
 # The reader drops terminal sequences and control characters; what else could mislead is written out.
 SHOWN_HARMLESS = {
-    "[rank0]: Traceback (most recent call last):": "Traceback (most recent call last):",
     "red \x1b[31mred\x1b[0m": "red red",
     "title \x1b]0;owned\x07 clip \x1b]52;c;aGk=\x1b\\": "title  clip",
     "cursor \x1b[2J\x1b[1;1H\x9b2J bell\x07 nul\x00 back\x08\x08": "cursor  bell nul back",

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from checks.engines import foreign
 from checks.engines.columns import History, read_columns
 from checks.engines.events import Decode, Error, Event, Other, Phase, Prefill
-from checks.engines.lines import BAR_END, pieces, progress, without_front
+from checks.engines.lines import BAR_END, pieces, progress, with_speaker, without_front
 from checks.engines.sglang.batch import batch_event, batch_plan
 from checks.engines.sglang.errors import FAILURES
 from checks.engines.sglang.rates import RATE_MEANINGS, RateMeaning, per_step, rate_meaning, rates_that_fit
@@ -145,7 +145,7 @@ _BEFORE_UP = ("starting", "loading", "capturing", "warming")
 
 
 def _piece(text: str, number: int) -> Iterator[Event]:
-    head = _HEAD.match(text)
+    head, piece = _HEAD.match(text), text
     if head is None:
         text = without_front(text, actors=not foreign.named(text))
         head = _HEAD.match(text)
@@ -166,7 +166,7 @@ def _piece(text: str, number: int) -> Iterator[Event]:
         if event is not None:
             yield event
             return
-    yield _message(text, number, text, None, _NO_RANK)
+    yield _message(text, number, with_speaker(piece, text), None, _NO_RANK)
 
 
 def _message(message: str, number: int, text: str, time: str | None, rank: Mapping[str, int]) -> Event:

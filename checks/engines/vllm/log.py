@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from checks.engines import foreign
 from checks.engines.columns import History, read_columns
 from checks.engines.events import Decode, Error, Event, Other, Phase
-from checks.engines.lines import pieces, progress, without_front
+from checks.engines.lines import pieces, progress, with_speaker, without_front
 from checks.engines.shapes import Plans
 from checks.engines.vllm.errors import FAILURES
 
@@ -49,7 +50,7 @@ _MILESTONES = (
 
 def parse(line: str, number: int = 0) -> tuple[Event, ...]:
     """The events of one physical line."""
-    return tuple(_piece(without_front(piece), number) for piece in pieces(line))
+    return tuple(_spoken(_piece(without_front(piece), number), piece) for piece in pieces(line))
 
 
 def parse_lines(lines: Iterable[str], start: int = 1) -> Iterator[Event]:
@@ -67,6 +68,12 @@ def history(lines: Iterable[bytes]) -> History:
 def _batch_lines(line: str, number: int) -> tuple[Event, ...]:
     """The events of a line that is worth a look; most are not, and cost one search."""
     return parse(line, number) if "etrics: " in line or "Avg prompt" in line else ()
+
+
+def _spoken(event: Event, piece: str) -> Event:
+    """The event with the rank that stood before its text, where the text has no head that says it."""
+    shown = with_speaker(piece, event.text) if isinstance(event, (Other, Error)) else event.text
+    return event if shown == event.text else replace(event, text=shown)
 
 
 def _piece(text: str, number: int) -> Event:
