@@ -307,9 +307,10 @@ def _masked(argv: Sequence[str]) -> Iterable[str]:
 def _edited_since_start(evidence: Evidence, info: Mapping[str, Any]) -> str:
     """Why the capture would not be of this config: it was written after the server had read it. "" when it was not.
 
-    Known only where the server tells its process id and this machine its start; otherwise nothing is claimed.
+    Known only where the server or the request tells its process id, and this machine its start; otherwise nothing is
+    claimed.
     """
-    draft, started = evidence.draft, _started(info.get("pid"))
+    draft, started = evidence.draft, _started(info.get("pid") or evidence.request.server.pid or None)
     if draft is None or draft.config_path is None or started is None:
         return ""
     try:

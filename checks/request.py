@@ -43,6 +43,7 @@ class ServerRequest:
     cwd: str = ""
     pythonpath: str = ""
     api_key: str = ""
+    pid: int = 0
 
 
 @dataclass(frozen=True)

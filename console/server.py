@@ -62,8 +62,14 @@ class Server:
         seen = await server.status(self.host, record)
         if not seen.alive:
             self._forget()
-            self.last = await self._ended(record, seen.exit_code)
-            return self.last
+            ended = await self._ended(record, seen.exit_code)
+            # Another console may have started it again meanwhile.
+            successor = await self._find()
+            seen = await server.status(self.host, successor) if successor is not None else seen
+            if not seen.alive:
+                self._forget()
+                self.last = ended
+                return self.last
         self.process, self.record = seen.process, seen.record
         record = seen.record
         argv = record.cmdline or record.argv

@@ -255,6 +255,7 @@ class Session:
             "cwd": seen.cwd if seen is not None and running else "",
             "pythonpath": ":".join(seen.pythonpath) if seen is not None and running else "",
             "api_key": str(flags_of(self.deployment, argv).get("api-key") or ""),
+            "pid": seen.pid if seen is not None and running else 0,
         }
         return request_for(
             self.deployment,

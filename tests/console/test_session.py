@@ -148,6 +148,19 @@ async def test_two_consoles_do_not_change_one_server_at_once(session: Session, e
     await other.close()
 
 
+async def test_a_restart_by_another_console_is_seen_at_once(session: Session, embedded: Embedded) -> None:
+    await session.start("first")
+    before = (await session.status()).pid
+    other = await Session.open(embedded.folder.deployment)
+    try:
+        await other.restart("from elsewhere")
+    finally:
+        await other.close()
+    seen = await session.status()
+    assert seen.up
+    assert seen.pid != before
+
+
 async def test_a_server_that_runs_is_not_started_again(session: Session) -> None:
     await session.start("once")
     with pytest.raises(Refused, match="runs already"):
