@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checks.errors import BadTensors, NeedsLibrary
+from checks.tiles import TILE, row_products
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -24,38 +25,25 @@ class Rows(Protocol):
     def __call__(self, slot: int, start: int, stop: int) -> Any: ...
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Rows [P, H] in float64 with their squared lengths [P], for holding them against many others."""
-
-    rows: npt.NDArray[np.float64]
-    squares: npt.NDArray[np.float64]
-
-    @classmethod
-    def of(cls, rows: Floats) -> Measured:
-        """These rows, measured."""
-        wide = rows.astype(np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):
-            return cls(wide, np.einsum("ij,ij->i", wide, wide))
-
-    def to(self, other: Measured) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """|self - other| / |self| and the cosine of each pair of rows, each [P].
-
-        NaN where a row is not finite, or has no length. The norm of a cached row divides for every state alike, so the
-        least value is the nearest state. From one product a row: in float64 that leaves distances right to 1e-7.
-        """
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            product = np.einsum("ij,ij->i", self.rows, other.rows)
-            apart = np.sqrt(np.maximum(self.squares + other.squares - 2 * product, 0) / self.squares)
-            alike = product / np.sqrt(self.squares * other.squares)
-        apart[~np.isfinite(apart)] = np.nan
-        alike[~np.isfinite(alike)] = np.nan
-        return apart, alike
-
-
 def relative(cached: Floats, state: Floats) -> npt.NDArray[np.float64]:
-    """|cached - state| / |cached| of each row, [P]. NaN where a row is not finite or the cached one is zero."""
-    return Measured.of(cached).to(Measured.of(state))[0]
+    """|cached - state| / |cached| of each row, [P]. NaN where a row is not finite or the cached one is zero.
+
+    The norm of the cached row divides for every state alike, so the least value is the nearest state.
+    """
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        gap = cached - state
+        out = np.sqrt(row_products(gap, gap).astype(np.float64) / row_products(cached, cached))
+    out[~np.isfinite(out)] = np.nan
+    return out
+
+
+def cosine(cached: Floats, state: Floats) -> npt.NDArray[np.float64]:
+    """The cosine of each pair of rows, [P]; NaN where it has none."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        product = row_products(cached, cached).astype(np.float64) * row_products(state, state)
+        out: npt.NDArray[np.float64] = row_products(cached, state) / np.sqrt(product)
+    out[~np.isfinite(out)] = np.nan
+    return out
 
 
 def lean(cached: Floats, state: Floats, rival: Floats) -> npt.NDArray[np.float64]:
@@ -64,9 +52,9 @@ def lean(cached: Floats, state: Floats, rival: Floats) -> npt.NDArray[np.float64
     Noise has no direction among as many as H, so it moves the distance to a state and leaves this alone. NaN where the
     two are one, or a row is not finite.
     """
-    way = rival.astype(np.float64) - state
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        out: npt.NDArray[np.float64] = ((cached.astype(np.float64) - state) * way).sum(1) / (way * way).sum(1)
+        way = rival - state
+        out: npt.NDArray[np.float64] = row_products(cached - state, way).astype(np.float64) / row_products(way, way)
     out[~np.isfinite(out)] = np.nan
     return out
 
@@ -111,6 +99,12 @@ class SameText:
         first = max(len(self.positions) - rows, 0) // 2
         return self.only(np.arange(first, min(first + rows, len(self.positions)), dtype=np.int64))
 
+    def tiles(self, width: int) -> Iterator[SameText]:
+        """The rows in pieces whose states, `width` wide, stay in the processor's cache."""
+        count = max(4 * TILE // max(width, 1), 1)
+        for start in range(0, len(self.positions), count):
+            yield self.only(np.arange(start, min(start + count, len(self.positions)), dtype=np.int64))
+
     def cached_rows(self, sample: Any, slot: int, shift: int = 0) -> Floats:
         """Rows of a slot of the opened cached sample at `positions` + shift, clipped to it, [P, H]."""
         return pick(sample.slot, slot, np.clip(self.positions + shift, 0, sample.length - 1))
@@ -122,6 +116,9 @@ class SameText:
 
 def pick(rows: Rows, slot: int, at: Ints, reach: int = 256) -> Floats:
     """The rows at ascending indices `at` of one slot, read in pieces of at most `reach` rows."""
+    if len(at) and at[-1] - at[0] == len(at) - 1 < reach:
+        whole: Floats = rows(slot, int(at[0]), int(at[-1]) + 1)
+        return whole
     pieces = []
     for start, stop in _runs(at, reach):
         base = int(at[start])

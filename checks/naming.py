@@ -13,8 +13,8 @@ from checks.errors import CheckError
 from checks.evidence import Evidence, Need
 from checks.nearest import ROUNDING, SCALED, Columns, alone, compare, judge, leaning_of, over_texts
 
-SAMPLES, ROWS = 8, 128
-"""Texts and tokens a text that are compared: a median over a thousand tokens does not move any more."""
+SAMPLES, ROWS = 8, 64
+"""Texts and tokens a text that are compared: what is named over sixteen tokens is named over five hundred."""
 
 FINDABLE = 2000
 """Cached samples looked through for the captured texts when the spread ones do not hold them."""
@@ -268,10 +268,10 @@ def final_norm(evidence: Evidence) -> Any | None:
 
 
 def _from_texts(evidence: Evidence, m: int, capture: Any, texts: Sequence[SameText]) -> Naming:
-    columns = _columns(evidence, capture)
-    apart, alike, rows = compare(texts, m, columns, evidence)
+    columns, width = _columns(evidence, capture), _width(capture.samples[0])
+    apart, alike, rows = compare(texts, m, width, columns, evidence)
     distances, cosines = over_texts(apart), over_texts(alike)
-    leaning = leaning_of(texts, columns, distances)
+    leaning = leaning_of(texts, columns, width, distances)
     slots, mixed = [], []
     for slot in range(m):
         best, second, kind = judge(distances[slot], columns.served, columns.edge, leaning[slot].worst)

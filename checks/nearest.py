@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from checks.distance import Measured, SameText, lean, median, relative
+from checks.distance import SameText, lean, median, relative
+from checks.tiles import row_products
 
 LEAN_ROWS = 64
 """Tokens a text over which the way from the nearest state to its rivals is measured."""
@@ -30,6 +32,9 @@ ROUNDING = 0.02
 
 SCALED = 3.0
 """A slot that is this much farther in length than in direction is a multiple of its state."""
+
+CLOSE = 0.05
+"""Nearer than this, |a|^2 + |b|^2 - 2ab has lost its digits in float32, and the difference itself is taken."""
 
 STRAY, OFF = 0.02, 10.0
 """The share of rows that may lie off the state of the others: this many times farther than they do, and fitting none.
@@ -58,23 +63,51 @@ class Columns:
 
 
 def compare(
-    texts: Sequence[SameText], m: int, columns: Columns, evidence: Any = None
+    texts: Sequence[SameText], m: int, width: int, columns: Columns, evidence: Any = None
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], int]:
-    """Median relative distance and cosine per sample, slot and state, each [samples, m, states], and the rows used."""
+    """Median relative distance and cosine per sample, slot and state, each [samples, m, states], and the rows used.
+
+    `width` is H, by which the rows are read in tiles: memory does not grow with it, nor with the length of texts.
+    """
     shape = (len(texts), m, len(columns.labels))
     apart, alike, rows = np.full(shape, np.nan), np.full(shape, np.nan), 0
     for index, text in enumerate(texts):
-        sample = text.open()
-        cached = [Measured.of(text.cached_rows(sample, slot)) for slot in range(m)]
+        sample, pieces = text.open(), []
+        for part in text.tiles(width):
+            cached = np.stack([part.cached_rows(sample, slot) for slot in range(m)])
+            pieces.append(_apart(cached, part, columns))
         rows += len(text.positions)
-        for column in range(len(columns.labels)):
-            state = Measured.of(columns.rows(text, column))
-            for slot in range(m):
-                distance, likeness = cached[slot].to(state)
-                apart[index, slot, column], alike[index, slot, column] = median(distance), median(likeness)
+        each = np.concatenate(pieces, axis=-1)
+        for slot, column in np.ndindex(m, len(columns.labels)):
+            apart[index, slot, column] = median(each[0, slot, column])
+            alike[index, slot, column] = median(each[1, slot, column])
         if evidence is not None:
             evidence.progress(index + 1, len(texts), "comparing states")
     return apart, alike, rows
+
+
+def _apart(cached: npt.NDArray[np.float32], part: SameText, columns: Columns) -> npt.NDArray[np.float64]:
+    """Distance and cosine of each row of m slots [m, P, H] to its row of every state, [2, m, states, P].
+
+    All slots in one stroke: at these sizes a call costs as much as its arithmetic.
+    """
+    m, count, _ = cached.shape
+    squares, found = np.empty((len(columns.labels), count)), np.empty((2, m, len(columns.labels), count))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        own = row_products(cached, cached).astype(np.float64)
+        for column in range(len(columns.labels)):
+            state = columns.rows(part, column)
+            product = row_products(cached, state).astype(np.float64)
+            squares[column] = row_products(state, state)
+            found[1, :, column] = product
+            found[0, :, column] = own + squares[column] - 2 * product
+            for slot in np.flatnonzero((found[0, :, column] < CLOSE**2 * own).any(axis=1)):
+                gap = cached[slot] - state
+                found[0, slot, column] = row_products(gap, gap)
+        found[0] = np.sqrt(np.maximum(found[0], 0) / own[:, None])
+        found[1] /= np.sqrt(own[:, None] * squares)
+    found[~np.isfinite(found)] = np.nan
+    return found
 
 
 def over_texts(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -132,7 +165,9 @@ class Leaning:
     rows: int = 0
 
 
-def leaning_of(texts: Sequence[SameText], columns: Columns, distances: npt.NDArray[np.float64]) -> tuple[Leaning, ...]:
+def leaning_of(
+    texts: Sequence[SameText], columns: Columns, width: int, distances: npt.NDArray[np.float64]
+) -> tuple[Leaning, ...]:
     """Of each slot: is it the state it is nearest to, or only on the way there? Over fewer rows than the distances."""
     nearest = [_nearest(row) for row in distances]
     if columns.served:
@@ -140,9 +175,8 @@ def leaning_of(texts: Sequence[SameText], columns: Columns, distances: npt.NDArr
     leans: list[dict[int, list[npt.NDArray[np.float64]]]] = [{j: [] for j in rivals} for _, rivals in nearest]
     off: list[list[npt.NDArray[np.float64]]] = [[] for _ in nearest]
     for text in texts:
-        part = text.limited(LEAN_ROWS)
-        sample = part.open()
-        for slot, (best, rivals) in enumerate(nearest):
+        sample = text.open()
+        for part, (slot, (best, rivals)) in product(text.limited(LEAN_ROWS).tiles(width), enumerate(nearest)):
             if not distances[slot, best] <= NO_FIT:
                 continue
             cached, state = part.cached_rows(sample, slot), columns.rows(part, best)

@@ -44,6 +44,8 @@ _IMPOSTORS = (
     (b"\x1f\x8b", "gzip-compressed, not plain safetensors"),
 )
 
+_FIRST_READ = 4096
+
 # Below this many bytes a row's slot costs less to read along with its neighbours than to ask for on its own.
 _SMALL_READ = 4096
 
@@ -76,9 +78,13 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     Raises BadTensors on a header that is too long, no JSON, or promises other bytes than the file has.
     """
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            data_start, raw = _header_bytes(file, path, size)
+        # Unbuffered and in one read where the header is of an ordinary length: a cache has tens of thousands of files.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            size = os.fstat(handle).st_size
+            data_start, raw = _header_bytes(handle, path, size)
+        finally:
+            os.close(handle)
     except OSError as error:
         raise BadTensors(f"{path}: cannot be read: {error.strerror or error}") from None
     infos = [
@@ -96,8 +102,8 @@ def read_rows(info: TensorInfo, start: int, stop: int) -> Values:
     start, stop = max(start, 0), min(stop, info.rows)
     out = _blank(info, max(stop - start, 0))
     width = _row_bytes(info)
-    with _opened(info) as file:
-        _fill(file, info, out, info.start + start * width)
+    with open_tensor(info) as file:
+        read_into(file, info, out, info.start + start * width)
     return _decoded(info, out)
 
 
@@ -110,14 +116,23 @@ def read_slot_rows(info: TensorInfo, start: int, stop: int, slot: int) -> Floats
         raise BadTensors(f"{info.file}: {info.name} of shape {list(info.shape)} has no slot {slot}")
     rows, slots, hidden = info.shape
     start, stop = max(start, 0), min(stop, rows)
-    if hidden * _itemsize(info) < _SMALL_READ:
+    if hidden * itemsize(info) < _SMALL_READ:
         return _floats(read_rows(info, start, stop)[:, slot])
     out = _blank(info, max(stop - start, 0), (hidden,))
     width = _row_bytes(info)
     offset = info.start + slot * (width // slots)
-    with _opened(info) as file:
+    with open_tensor(info) as file:
+        # One view for all rows: a tenth of a gigabyte is ten thousand of them.
+        view, size = out.reshape(-1).view(np.uint8).data, hidden * itemsize(info)
         for row in range(out.shape[0]):
-            _fill(file, info, out[row], offset + (start + row) * width)
+            at = offset + (start + row) * width
+            try:
+                file.seek(at)
+                whole = file.readinto(view[row * size : (row + 1) * size]) == size
+            except OSError:
+                whole = False
+            if not whole:
+                read_into(file, info, out[row], at)
     return _floats(_decoded(info, out))
 
 
@@ -131,9 +146,9 @@ def take_rows(info: TensorInfo, ids: Ids) -> Values:
         )
     out = _blank(info, distinct.size)
     width = _row_bytes(info)
-    with _opened(info) as file:
+    with open_tensor(info) as file:
         for place, row in enumerate(distinct.tolist()):
-            _fill(file, info, out[place : place + 1], info.start + row * width)
+            read_into(file, info, out[place : place + 1], info.start + row * width)
     result: Values = _decoded(info, out)[back.reshape(-1)]
     return result
 
@@ -141,13 +156,14 @@ def take_rows(info: TensorInfo, ids: Ids) -> Values:
 # -- the header --------------------------------------------------------------------------------------------------------
 
 
-def _header_bytes(file: Any, path: Path, size: int) -> tuple[int, bytes]:
+def _header_bytes(handle: int, path: Path, size: int) -> tuple[int, bytes]:
     """(offset of the data, the JSON)."""
-    prefix = file.read(32)
-    for magic, what in _IMPOSTORS:
-        # The first bytes are a length: a small one may look like a pickle's, so that hint needs an impossible length.
-        if prefix.startswith(magic) and int.from_bytes(prefix[:8], "little") > max(size - 8, 0):
-            raise BadTensors(f"{path}: is {what}")
+    prefix = os.read(handle, _FIRST_READ)
+    if int.from_bytes(prefix[:8], "little") > max(size - 8, 0):
+        # The first bytes are a length: a small one may look like a pickle's, so these hints need an impossible length.
+        for magic, what in _IMPOSTORS:
+            if prefix.startswith(magic):
+                raise BadTensors(f"{path}: is {what}")
     if size < 8:
         raise BadTensors(f"{path}: truncated: {size} bytes, and the length of a safetensors header alone takes 8")
     length = int.from_bytes(prefix[:8], "little")
@@ -155,22 +171,28 @@ def _header_bytes(file: Any, path: Path, size: int) -> tuple[int, bytes]:
         raise BadTensors(f"{path}: not safetensors: its first bytes give a header of {length} bytes")
     if length > size - 8:
         raise BadTensors(f"{path}: truncated: the header takes {length} bytes, and the file has {size}")
-    file.seek(8)
-    raw: bytes = file.read(length)
-    if len(raw) != length:
-        raise BadTensors(f"{path}: truncated while it was read")
+    raw = prefix[8 : 8 + length]
+    while len(raw) < length:
+        more = os.read(handle, length - len(raw))
+        if not more:
+            raise BadTensors(f"{path}: truncated while it was read")
+        raw += more
     return 8 + length, raw
 
 
-def _object(path: Path, raw: bytes) -> dict[str, Any]:
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        out = dict(pairs)
-        if len(out) != len(pairs):
-            raise ValueError("a name stands twice")
-        return out
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise ValueError("a name stands twice")
+    return out
 
+
+_JSON = json.JSONDecoder(object_pairs_hook=_distinct)
+
+
+def _object(path: Path, raw: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(raw.decode("utf-8"), object_pairs_hook=distinct)
+        header = _JSON.decode(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise BadTensors(f"{path}: its header is not JSON ({_short(error)}): the file is damaged") from None
     if not isinstance(header, dict):
@@ -216,7 +238,12 @@ def _prove_offsets(path: Path, infos: Sequence[TensorInfo], data_start: int, siz
 
 def _counts(value: Any) -> bool:
     """Whether it is a list of counts. JSON's true is no count, though Python calls it an int."""
-    return isinstance(value, list) and all(type(item) is int and 0 <= item < 2**63 for item in value)
+    if not isinstance(value, list):
+        return False
+    for item in value:  # noqa: SIM110  (all() of a generator costs more than what it tests)
+        if type(item) is not int or not 0 <= item < 2**63:
+            return False
+    return True
 
 
 def _shape_text(shape: Sequence[int]) -> str:
@@ -231,21 +258,27 @@ def _short(error: BaseException) -> str:
 # -- the data ----------------------------------------------------------------------------------------------------------
 
 
-def _itemsize(info: TensorInfo) -> int:
+def itemsize(info: TensorInfo) -> int:
+    """Bytes of an element. Raises BadTensors for a dtype that is not read."""
     if info.dtype not in _NUMPY:
         raise BadTensors(f"{info.file}: {info.name} is {info.dtype}, which is not read here")
     return np.dtype(_NUMPY[info.dtype]).itemsize
 
 
+def reads_as(dtype: str) -> str:
+    """The numpy dtype of the bytes of a safetensors dtype; empty for one that is not read."""
+    return _NUMPY.get(dtype, "")
+
+
 def _row_bytes(info: TensorInfo) -> int:
-    width = _itemsize(info)
+    width = itemsize(info)
     for length in info.row_shape:
         width *= length
     return width
 
 
 def _blank(info: TensorInfo, rows: int, row_shape: tuple[int, ...] | None = None) -> Values:
-    _itemsize(info)
+    itemsize(info)
     shape = info.row_shape if row_shape is None else row_shape
     try:
         return np.empty((rows, *shape), dtype=_NUMPY[info.dtype])
@@ -255,7 +288,8 @@ def _blank(info: TensorInfo, rows: int, row_shape: tuple[int, ...] | None = None
         ) from None
 
 
-def _opened(info: TensorInfo) -> Any:
+def open_tensor(info: TensorInfo) -> Any:
+    """The tensor's file, for `read_into`. Raises BadTensors."""
     try:
         # Unbuffered: the reads below are whole pieces already, at places of their own.
         return info.file.open("rb", buffering=0)
@@ -263,7 +297,7 @@ def _opened(info: TensorInfo) -> Any:
         raise BadTensors(f"{info.file}: cannot be read: {error.strerror or error}") from None
 
 
-def _fill(file: Any, info: TensorInfo, out: Values, offset: int) -> None:
+def read_into(file: Any, info: TensorInfo, out: Values, offset: int) -> None:
     """Fill contiguous `out` from byte `offset`, in as many reads as the file system takes."""
     view = out.reshape(-1).view(np.uint8)
     done = 0

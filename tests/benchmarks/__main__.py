@@ -1,4 +1,4 @@
-"""Start-up cost as ratios between commands run in turn on the same machine; prints, never asserts.
+"""Start-up cost as ratios between commands run in turn, then every other benchmark; prints, never asserts.
 
 `python -m tests.benchmarks [--rounds N]`. Milliseconds of a shared machine say little; the ratio of two medians
 that were measured in alternation says how much of the start is ours.
@@ -78,7 +78,13 @@ def main() -> None:
     for case in CASES:
         ratio = median[case.name] / median[case.unit]
         verdict = "-" if case.bound is None else f"{case.bound:.1f} {'ok' if ratio <= case.bound else 'OVER'}"
-        print(f"{case.name:<26}{median[case.name] * 1e3:>10.1f}{ratio:>8.2f}  of {case.unit:<18}{verdict}")
+        print(f"{case.name:<26}{median[case.name] * 1e3:>10.1f}{ratio:>8.2f}  of {case.unit:<18}{verdict}", flush=True)
+    # Each in a process of its own: what one has imported is no help to the next.
+    for path in sorted(Path(__file__).parent.glob("bench_*.py")):
+        print(flush=True)
+        command = [sys.executable, "-m", f"tests.benchmarks.{path.stem}", "--rounds", str(rounds)]
+        if code := subprocess.run(command, cwd=ROOT).returncode:
+            sys.exit(f"{path.name}: exit {code}")
     # Every other benchmark is a module of its own beside this one, with the same --rounds.
     for path in sorted(Path(__file__).parent.glob("bench_*.py")):
         print(flush=True)

@@ -250,13 +250,12 @@ def measure(folder: Path, rounds: int) -> dict[str, Counter[Verdict]]:
 
 def adjacent() -> list[tuple[float, float]]:
     """(cosine, relative distance) of R_k and R_k+1, median over all tokens of all texts."""
-    from checks.distance import Measured
+    from checks.distance import cosine, relative
 
     out = []
     for k in range(pair.N):
         below, above = (np.concatenate([states("float32", i)[at] for i in range(12)]) for at in (k, k + 1))
-        distance, cosine = Measured.of(above).to(Measured.of(below))
-        out.append((float(np.median(cosine)), float(np.median(distance))))
+        out.append((float(np.median(cosine(above, below))), float(np.median(relative(above, below)))))
     return out
 
 
