@@ -115,9 +115,10 @@ def read(path: Path) -> None:
 def grown(path: Path) -> float:
     """MB of memory that comparing and scanning a file takes beyond what the modules do, in a process of its own."""
     code = (
-        "import sys, resource; from pathlib import Path\n"
+        "import sys; from pathlib import Path\n"
         "from checks.tensors import read_header; from checks.tiles import difference, scan_file\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        # Not ru_maxrss, which a process has from the one it was started by.
+        "def peak(): return int(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])\n"
         "before = peak(); x = read_header(Path(sys.argv[1]))['x']; difference(x, x); scan_file(Path(sys.argv[1]))\n"
         "print(peak() - before)"
     )
