@@ -18,11 +18,8 @@ def _keys(scope: str, *rows: tuple[str, str, str, bool]) -> list[BindingType]:
 SCREENS = ("live", "draft", "checks", "launch", "runs")
 _SCREENS = Binding.Group("Live Draft Checks Launch Runs", compact=True)
 
-APP: list[BindingType] = [
-    Binding(str(number), f"go('{name}')", name.capitalize(), id=f"app.go.{name}", group=_SCREENS)
-    for number, name in enumerate(SCREENS, 1)
-]
-APP += _keys(
+# Those that act come before those that only go somewhere: at 80 columns the last ones are cut.
+APP: list[BindingType] = _keys(
     "app",
     ("R", "restart", "Restart", True),
     ("S", "stop", "Stop", True),
@@ -33,6 +30,10 @@ APP += _keys(
     ("y", "copy", "Copy", False),
     ("q", "leave", "Quit", True),
 )
+APP += [
+    Binding(str(number), f"go('{name}')", name.capitalize(), id=f"app.go.{name}", group=_SCREENS)
+    for number, name in enumerate(SCREENS, 1)
+]
 
 LIVE = _keys(
     "live",
@@ -52,24 +53,24 @@ DRAFT = _keys(
     "draft",
     ("e", "edit", "Edit", True),
     ("w", "write", "Write", True),
-    ("u", "undo", "Undo staged", True),
+    ("u", "undo", "Undo", True),
     ("z", "restore", "Restore", True),
     ("r", "reload", "Reload", False),
 )
 
 CHECKS = _keys(
     "checks",
-    ("c", "run_all", "Run all", True),
-    ("full_stop", "run_one", "Run this", True),
-    ("f", "fix", "Stage fix", True),
-    ("o", "only_failing", "Only failing", True),
+    ("c", "run_all", "All", True),
+    ("full_stop", "run_one", "This", True),
+    ("f", "fix", "Fix", True),
+    ("o", "only_failing", "Failing", True),
     ("x", "cancel", "Cancel", True),
 )
 
 LAUNCH = _keys(
     "launch",
     ("enter", "edit", "Change", True),
-    ("u", "undo", "Undo staged", True),
+    ("u", "undo", "Undo", True),
     ("b", "last_good", "Last good", True),
 )
 

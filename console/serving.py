@@ -55,6 +55,9 @@ class Serving:
     def feed(self, events: Iterable[Any], live: bool = True) -> None:
         """Take in a batch of the engine's events; `live` = they were written just now, not read from the past."""
         for event in events:
+            # Another engine's line in this log, or totals since the start, are not this server's value now.
+            if getattr(event, "engine", None) or getattr(event, "cumulative", False):
+                continue
             take = self._TAKERS.get(getattr(event, "event", ""))
             if take is not None:
                 take(self, event, live)

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
 # Before numpy is first imported: its threads are of no use at these sizes and starve the other worker.
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("project")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
