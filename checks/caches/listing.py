@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +51,7 @@ class Listing:
 def list_files(path: Path) -> Listing:
     """The sample files under a folder, or the one file given. Raises NotRunnable when a folder may not be listed."""
     if path.is_file():
-        beside = sorted(item.name for item in _scan(path.parent) if item.name != path.name and item.is_file())
+        beside = sorted(item.name for item in _scan(path.parent) if item.name != path.name and _is(item.is_file))
         return Listing(path, path.parent, (path,), tuple(beside[:100]))
     found: list[Path] = []
     others: list[str] = []
@@ -73,12 +73,19 @@ def numbers(text: str) -> tuple[tuple[int, str], ...]:
 def _walk(folder: Path, depth: int) -> Iterator[os.DirEntry[str]]:
     deeper: list[Path] = []
     for entry in _scan(folder):
-        if entry.is_file():
+        if _is(entry.is_file):
             yield entry
-        elif depth > 0 and entry.is_dir():
+        elif depth > 0 and _is(entry.is_dir):
             deeper.append(Path(entry.path))
     for inner in deeper:
         yield from _walk(inner, depth - 1)
+
+
+def _is(kind: Callable[[], bool]) -> bool:
+    try:
+        return kind()
+    except OSError:
+        return False  # a link that leads in a circle, or to where this account may not look
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from remote.on_host.protocol import Answer, Fields, Refused, serve
+from remote.on_host.protocol import Answer, Fields, Refused, open_regular, serve
 
 BACKUPS = ".console"
 BACKUPS_KEPT = 50
@@ -37,7 +37,7 @@ def in_store(asked: str, path: str) -> bool:
 def digest(path: str) -> str:
     """sha256 of a file, hexadecimal."""
     total = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             total.update(block)
     return total.hexdigest()
@@ -45,7 +45,7 @@ def digest(path: str) -> str:
 
 def read(request: Fields, _: bytes) -> Answer:
     """At most `limit` bytes from `offset`; the size says whether that was all."""
-    with open(request["path"], "rb") as file:
+    with open_regular(request["path"]) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(request["offset"])
         data = file.read(request["limit"])

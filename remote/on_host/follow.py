@@ -9,7 +9,7 @@ import os
 import select
 from typing import BinaryIO
 
-from remote.on_host.protocol import from_os_error, read_request, write_answer
+from remote.on_host.protocol import from_os_error, open_regular, read_request, write_answer
 
 BLOCK = 1 << 18
 POLL = 0.05  # seconds; on the host, so it costs no round trip
@@ -35,7 +35,7 @@ def console_gone(seconds: float) -> bool:
 def open_at(path: str) -> BinaryIO | None:
     """The file, or None while it does not exist."""
     try:
-        return open(path, "rb")
+        return open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
 

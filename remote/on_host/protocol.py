@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import stat as modes
 import sys
-from typing import Any, Callable
+from typing import Any, BinaryIO, Callable
 
 Fields = dict[str, Any]
 Answer = tuple[Fields, bytes]
@@ -31,6 +33,18 @@ def from_os_error(error: OSError) -> Fields:
     """What a refusal says about an error of the operating system."""
     kind = KINDS.get(error.errno or 0, "failed")
     return {"refused": kind, "path": str(error.filename or ""), "detail": error.strerror or str(error)}
+
+
+def open_regular(path: str) -> BinaryIO:
+    """The file, opened to be read. Raises OSError for what is none: a pipe would keep its reader for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if not modes.S_ISREG(mode):
+        os.close(descriptor)
+        if modes.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return os.fdopen(descriptor, "rb")
 
 
 def read_request() -> Fields:

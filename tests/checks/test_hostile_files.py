@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from checks.answer import answer
+from checks.caches.listing import list_files
 from checks.ckpt.numbers import _look
 from checks.eagle3 import CannotReplay, draft_shape
 from checks.errors import BadConfig, BadTensors, NotRunnable
@@ -125,3 +126,10 @@ def test_a_million_unknown_keys_are_counted_not_compared(tmp_path: Path) -> None
     found = answer({"draft": str(tmp_path), "only": ["cfg.keys"]}, lambda event: None)["findings"]
     assert [one["check"] for one in found] == ["cfg.keys"]
     assert len(found[0]["evidence"]["slips"]) <= 1000
+
+
+def test_a_link_in_a_circle_hides_no_sample(tmp_path: Path) -> None:
+    (tmp_path / "data_0.pt").write_bytes(b"x")
+    os.symlink("data_1.pt", tmp_path / "data_1.pt")
+    os.symlink("circle", tmp_path / "circle")
+    assert [file.name for file in list_files(tmp_path).files] == ["data_0.pt"]

@@ -246,3 +246,11 @@ async def test_a_lock_that_cannot_be_made_says_why(host: Host, tmp_path: Path) -
     with pytest.raises(RemoteError, match="file"):
         async with files.lock(host, str(tmp_path / "file" / "lock"), "ann"):
             pass
+
+
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero"])
+async def test_a_pipe_or_a_device_is_refused_not_waited_for(host: Host, tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for look in (files.read(host, str(tmp_path / name), 10), files.sha256(host, str(tmp_path / name))):
+        with pytest.raises(RemoteError, match="not a regular file"):
+            await look

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import aclosing
 from pathlib import Path
 
@@ -243,3 +244,11 @@ def test_no_line_is_longer_than_the_cap(chunks: list[bytes], cap: int) -> None:
 def test_carriage_returns_can_be_left_in() -> None:
     buffer = LineBuffer(carriage_returns=False)
     assert buffer.feed(b'{"a": "\r"}\n') == [b'{"a": "\r"}']
+
+
+async def test_a_log_that_is_a_pipe_is_refused_not_waited_for(host: Host, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    with pytest.raises(RemoteError, match="not a regular file"):
+        async with aclosing(follow(host, str(tmp_path / "log"), 0)) as chunks:
+            async for _ in chunks:
+                pass
