@@ -14,6 +14,10 @@ Hits = npt.NDArray[np.bool_]
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.float64]
 
+REPLAYED = "replayed accept length"
+"""What the replay leaves among the evidence for `log.expected`: its Estimate under the served wiring and steps."""
+
+
 BLOCK = 32
 """Anchors that make a unit of the interval when there are too few samples to be units themselves."""
 

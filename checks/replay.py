@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from checks.acceptance import Estimate, Hits, accept_length, accuracy, paired_gain
+from checks.acceptance import REPLAYED, Estimate, Hits, accept_length, accuracy, paired_gain
 from checks.align.wording import place
 from checks.catalog import check
 from checks.eagle3 import CannotReplay, Drafter, load_drafter
@@ -165,7 +165,7 @@ def _against_others(evidence: Evidence, cache: Any, drafter: Drafter, facts: dic
 
     base = run(named, 0, 1) if named else board.run(lambda stretch: stretch.cached(cache.slots))
     facts["paired_on"] = {"samples": len(board.stretches), "anchors": board.anchors}
-    words += _worth_of_fix(board, base, fed, run, facts)
+    words += _worth_of_fix(evidence, board, base, fed, run, facts)
     starts = [states for states in (named, believed, *fed.values()) if states is not None and max(states) <= top]
     trials = search(board, base, starts, (n if n is not None else top, top), run, {named} if named else set())
     facts["tried"] = len(trials)
@@ -214,7 +214,13 @@ def _fed(evidence: Evidence, slots: int, top: int) -> dict[str, States]:
     return out
 
 
+def _leave(evidence: Evidence, served: Estimate) -> None:
+    """Leave what the served wiring should accept for `log.expected` to hold against the live log."""
+    evidence.memo(REPLAYED, lambda: served)
+
+
 def _worth_of_fix(
+    evidence: Evidence,
     board: Bench,
     base: Sequence[Hits],
     fed: dict[str, States],
@@ -226,6 +232,8 @@ def _worth_of_fix(
     for engine, states in fed.items():
         hits = run(states, 0, 1)
         worth, length = paired_gain(hits, base, board.valid), accept_length(hits, board.valid)
+        if len(fed) == 1:
+            _leave(evidence, length)
         measured = {"accept_length": _estimate(length), "fix_is_worth": _estimate(worth)}
         facts["served"].append({"engine": engine, "states": list(states), **measured})
         if worth.low > 0:
@@ -244,6 +252,7 @@ def _served_only(evidence: Evidence, cache: Any, drafter: Drafter, facts: dict[s
     ours = board.run(lambda stretch: stretch.captured(range(served.slots)))
     base = board.run(lambda stretch: stretch.cached(cache.slots))
     worth, length = paired_gain(ours, base, board.valid), accept_length(ours, board.valid)
+    _leave(evidence, length)
     facts["served"] = [{"states": None, "accept_length": _estimate(length), "fix_is_worth": _estimate(worth)}]
     if worth.low > 0:
         words += f"; on what the engine feeds it is {_words(length)}, {_words(worth)} tokens a round less"

@@ -29,7 +29,7 @@ Launch = Callable[[server.ServerSpec], "Awaitable[ServerRecord]"]
 # Answered without a generation, in the order to try: SGLang 0.5.20 and newer, then all of SGLang, then vLLM.
 _LIGHT_HEALTH = ("/ready", "/get_model_info", "/v1/models")
 _INFO = ("/server_info", "/get_server_info")
-_LIGHT_TIMEOUT = 3.0
+_LIGHT_TIMEOUT = 5.0
 _RESCAN_S = 60.0
 """How often the records on the host are read again while nothing listens: a start by another console shows late."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from checks.acceptance import Estimate
+from checks.acceptance import REPLAYED, Estimate
 from checks.catalog import check
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
@@ -13,8 +13,6 @@ from checks.log.read import ENOUGH, mean_of, read_tail, silent
 
 ID = "log.expected"
 
-REPLAYED = "replayed accept length"
-"""What the replay leaves in the evidence for this check: an Estimate under the served wiring, at the served steps."""
 HALF = 0.5
 
 

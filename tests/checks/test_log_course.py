@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from checks.acceptance import Estimate
+from checks.acceptance import REPLAYED, Estimate
 from checks.catalog import all_checks, run_checks
 from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
-from checks.log.expected import REPLAYED
 from checks.request import EngineRequest, Request
 from tests.checks.files import CONFIG, write_draft
 from tests.checks.test_log_accept import ARGS
