@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ Values = npt.NDArray[Any]
 
 # The format's own limit, as the reference reader enforces it: a longer header is damage or an attack on memory.
 MAX_HEADER = 100_000_000
+MAX_TENSORS = 250_000
+"""In one file; the largest mixtures of experts have tens of thousands in a shard."""
 
 # Bits per element. What stands here and not in _NUMPY has a size, and so a provable header, but is not read.
 _BITS = {
@@ -79,14 +82,20 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     """
     try:
         # Unbuffered and in one read where the header is of an ordinary length: a cache has tens of thousands of files.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        # Not to wait for the writer of a pipe that somebody put in the file's place.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
         try:
-            size = os.fstat(handle).st_size
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+                raise BadTensors(f"{path}: not a regular file (a pipe, a socket or a device)")
+            size = found.st_size
             data_start, raw = _header_bytes(handle, path, size)
         finally:
             os.close(handle)
     except OSError as error:
         raise BadTensors(f"{path}: cannot be read: {error.strerror or error}") from None
+    if raw.count(b"data_offsets") > MAX_TENSORS:
+        raise BadTensors(f"{path}: its header names more than {MAX_TENSORS:,} tensors: not a checkpoint, nor a cache")
     infos = [
         _entry(path, name, entry, data_start) for name, entry in _object(path, raw).items() if name != "__metadata__"
     ]

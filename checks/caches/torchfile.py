@@ -32,6 +32,9 @@ _DAMAGE = (
 MAX_UNPACKED = 8 << 30
 """A sample of 32 000 tokens at four states of 16 384 is 4 GB; what unpacks to more than twice that is no sample."""
 
+MOST_PACKED, SPARE = 50, 64 << 20
+"""States hardly shrink when packed; what grows beyond 50 times its size, and 64 MB, is padding or a bomb."""
+
 _PIECE = 1 << 20
 
 # torch's names of dtypes as safetensors spells them.
@@ -132,6 +135,7 @@ def _load_packed(torch: Any, path: Path) -> Any:
 
 def _unpack(path: Path, out: Any) -> None:
     done = 0
+    limit = min(MAX_UNPACKED, MOST_PACKED * path.stat().st_size + SPARE)
     try:
         with open_regular(path) as file, gzip.open(file) as packed:
             while True:
@@ -139,8 +143,8 @@ def _unpack(path: Path, out: Any) -> None:
                 if not piece:
                     return
                 done += len(piece)
-                if done > MAX_UNPACKED:
-                    raise BadTensors(f"{path}: unpacks to more than {MAX_UNPACKED >> 30} GB: not a sample of a cache")
+                if done > limit:
+                    raise BadTensors(f"{path}: unpacks to more than {limit >> 20} MB: not a sample of a cache")
                 out.write(piece)
     except EOFError:
         raise BadTensors(f"{path}: truncated: its gzip stream ends early ({done} bytes came out of it)") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -164,7 +165,7 @@ def _legal(case: _Case) -> None:
     if wrong:
         _not_whole(case, value, wrong)
         return
-    if twice := sorted({item for item in value if value.count(item) > 1}):
+    if twice := sorted(item for item, times in Counter(value).items() if times > 1):
         case.say(
             Verdict.FAIL,
             f"id {_list(twice)} stands twice: engines capture a state once, so fc gets {len(set(value))} slots for "
