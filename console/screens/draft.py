@@ -86,7 +86,9 @@ class DraftScreen(ConsoleScreen):
         if text.text != draft.staged and text.read_only:
             line = first_difference(draft.base if draft.dirty else text.text, draft.staged)
             text.text = draft.staged
-            text.move_cursor((line, 0), center=True)
+            text.move_cursor((line, 0))
+            # Only once it is laid out is it known where its middle is.
+            self.call_after_refresh(text.scroll_cursor_visible, center=True)
         text.border_title = Content(one_line(draft.path))
         text.border_subtitle = (
             "editing: Esc ends" if not text.read_only else "staged, not written" if draft.dirty else "as on the host"
