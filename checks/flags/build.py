@@ -60,7 +60,9 @@ def parse(case: Case) -> Finding | None:
             said = f"--speculative-algorithm {algorithm} is in {releases(ALGORITHMS[algorithm.upper()])} only"
             return case.say(Verdict.FAIL, said, {**facts, "versions": releases(ALGORITHMS[algorithm.upper()])})
         if algorithm != algorithm.upper() and case.serving.within(CAPITALS):
-            fix = FlagsFix(set={"speculative-algorithm": algorithm.upper()})
+            # Not against flags.algo_vs_arch, which asks for EAGLE3 with an EAGLE-3 draft.
+            meant = "EAGLE3" if case.eagle3 and case.algorithm in EAGLES else case.algorithm
+            fix = FlagsFix(set={"speculative-algorithm": meant})
             said = f"--speculative-algorithm {algorithm} has to be in capitals"
             return case.rule(Verdict.FAIL, said, CAPITALS, facts, fix)
     elif algorithm:
