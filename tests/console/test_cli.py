@@ -315,7 +315,10 @@ def test_ctrl_c_exits_with_130(embedded: Embedded) -> None:
         assert tail.stdout is not None
         assert tail.stdout.readline()
         tail.send_signal(signal.SIGINT)
-        assert tail.wait(30) == Exit.INTERRUPTED
+        try:
+            assert tail.wait(30) == Exit.INTERRUPTED
+        finally:
+            tail.kill()
 
 
 def test_the_shipped_prompts_are_there() -> None:
