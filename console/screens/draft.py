@@ -37,6 +37,10 @@ class ConfigText(TextArea):
         """Esc means something only while editing."""
         return not self.read_only if action == "leave" else True
 
+    def on_resize(self) -> None:
+        """In a terminal of another size the line at hand stays in sight."""
+        self.call_after_refresh(self.scroll_cursor_visible, center=True)
+
     def action_leave(self) -> None:
         """Back to view mode; what was typed stays staged."""
         self.read_only = True
