@@ -78,12 +78,19 @@ def argv(python: str, entrypoint: str, model: str, draft: str, port: int, args: 
         name = _name(key)
         if _owned(name, value, model, draft, port):
             continue
-        if value is None or value is False:
-            continue
-        words.append(f"--{name}")
-        if value is not True:
-            words += [_word(name, item) for item in (value if isinstance(value, (list, tuple)) else [value])]
+        words += flag_words(name, value)
     return words
+
+
+def flag_words(name: str, value: object) -> list[str]:
+    """A flag as words of a command line: true is bare, a list follows it, None and false leave it out.
+
+    Raises LaunchConflict for a value that has no place there.
+    """
+    if value is None or value is False:
+        return []
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return [f"--{name}", *([] if value is True else [_word(name, item) for item in items])]
 
 
 def parse_argv(argv: Sequence[str], cwd: str = "") -> LaunchFacts:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from checks.engines.locate import entry_of
-from checks.engines.sglang.launch import Difference, LaunchConflict, LaunchFacts, Value, differences
+from checks.engines.sglang.launch import Difference, LaunchConflict, LaunchFacts, Value, differences, flag_words
 
 __all__ = ["DEFAULT_PORT", "ENTRYPOINT", "Difference", "LaunchConflict", "LaunchFacts", "argv", "differences"]
 __all__ += ["parse_argv"]
@@ -48,11 +48,9 @@ def argv(python: str, entrypoint: str, model: str, draft: str, port: int, args: 
             if str(value) != owned:
                 raise LaunchConflict(f"--{name} {value} in the launch flags, and {owned} in the deployment: remove one")
             continue
-        if value is None or value is False:
-            continue
-        words.append(f"--{name}")
-        if value is not True:
-            words += [_word(name, item) for item in (value if isinstance(value, (list, tuple)) else [value])]
+        words += flag_words(
+            name, [_as_json(item) for item in value] if isinstance(value, (list, tuple)) else _as_json(value)
+        )
     return words
 
 
@@ -117,9 +115,6 @@ def _object(value: object) -> dict[str, Any]:
     return read
 
 
-def _word(name: str, value: object) -> str:
-    if isinstance(value, dict):
-        return json.dumps(value)
-    if isinstance(value, bool) or value is None or "\0" in str(value):
-        raise LaunchConflict(f"--{name}: {value!r} has no place on a command line; give text, numbers or a list")
-    return str(value)
+def _as_json(value: object) -> object:
+    """vLLM takes objects as JSON."""
+    return json.dumps(value) if isinstance(value, dict) else value
