@@ -74,10 +74,17 @@ async def test_a_host_that_is_down_is_said_with_what_to_do_next(embedded: Embedd
         assert "◌" in driver.text.splitlines()[0]
 
 
+def command_line(pid: int) -> bytes:
+    """The command line of a process; empty once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 async def test_a_cancelled_check_ends_on_the_host(embedded: Embedded) -> None:
     def shipped() -> list[int]:
-        commands = ((pid, Path(f"/proc/{pid}/cmdline")) for pid in started(embedded.folder.root))
-        return [pid for pid, path in commands if path.exists() and b".pyz" in path.read_bytes()]
+        return [pid for pid in started(embedded.folder.root) if b".pyz" in command_line(pid)]
 
     async with driven(embedded.folder.deployment) as driver:
         board = driver.app.cockpit.board

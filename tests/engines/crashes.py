@@ -103,14 +103,14 @@ def _killed_scheduler(folder: Path) -> str:
 
 
 def _scheduler(server: EngineServer) -> int:
-    for status in Path("/proc").glob("[0-9]*/status"):
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            ours = re.search(rf"^PPid:\t{server.process.pid}$", status.read_text(), re.MULTILINE)
-            name = (status.parent / "cmdline").read_bytes()
+            ours = re.search(rf"^PPid:\t{server.process.pid}$", (folder / "status").read_text(), re.MULTILINE)
+            name = (folder / "cmdline").read_bytes()
         except OSError:
             continue
         if ours and name.startswith(b"sglang::scheduler"):
-            return int(status.parent.name)
+            return int(folder.name)
     raise AssertionError("the server has no scheduler")
 
 
