@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from checks.engines.sglang.launch import LaunchFacts, Value, parse_argv
+from checks.engines.launch_facts import LaunchFacts, Value
+from checks.engines.sglang.launch import parse_argv
 from checks.evidence import Evidence
 
 RUNNING, PLANNED = "running server", "launch flags"

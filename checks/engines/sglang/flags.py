@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from checks.engines.launch_facts import LaunchFacts
 from checks.engines.schema import Flag, read_flags
-from checks.engines.sglang.launch import LaunchFacts
 from checks.engines.versions import release, span
 
 _DEEP, _WIDE = (3, 1, 4), (5, 4, 8)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Union
 
+from checks.engines.launch_facts import Difference, LaunchConflict, LaunchFacts, Value, differences, flag_words
 from checks.engines.locate import entry_of
 from checks.engines.sglang.options import canonical
-from checks.errors import CheckError
+
+__all__ = ["DEFAULT_PORT", "ENTRYPOINT", "Difference", "LaunchConflict", "LaunchFacts", "argv", "differences"]
+__all__ += ["parse_argv"]
 
 ENTRYPOINT = "sglang.launch_server"
 """The module every release can be started with; `sglang serve` came with 0.5.3 and names the same server."""
 DEFAULT_PORT = 30000
-
-Value = Union[str, bool, list[str]]
 
 # Flags whose value comes from elsewhere in a deployment, and the spellings that mean the same.
 _MODEL = ("model-path", "model")
@@ -26,42 +25,6 @@ _PORT = ("port",)
 # What a shell puts behind a command: not a value of its last flag.
 _SHELL = re.compile(r"(&&?|\|\|?|;|<|[0-9]?>>?(&[0-9]|[\w./~-]*))")
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-
-
-class LaunchConflict(CheckError):
-    """The launch flags say something else than the deployment's model, draft or port."""
-
-
-@dataclass(frozen=True)
-class LaunchFacts:
-    """What a command line says. `flags` are by first name without dashes: True for a bare flag, a list for many values.
-
-    The speculative numbers are as written, None when absent; `flags.py` says what becomes of them.
-    """
-
-    python: str = ""
-    entrypoint: str = ""
-    model: str = ""
-    draft: str = ""
-    port: int = DEFAULT_PORT
-    algorithm: str = ""
-    steps: int | None = None
-    topk: int | None = None
-    draft_tokens: int | None = None
-    flags: Mapping[str, Value] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Variables assigned in front of the command."""
-    written: tuple[str, ...] = ()
-    """The flags as they were spelt, in order."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One flag that a running server and a plan disagree on; None = absent."""
-
-    flag: str
-    running: Value | None
-    planned: Value | None
 
 
 def argv(python: str, entrypoint: str, model: str, draft: str, port: int, args: Mapping[str, object]) -> list[str]:
@@ -80,17 +43,6 @@ def argv(python: str, entrypoint: str, model: str, draft: str, port: int, args: 
             continue
         words += flag_words(name, value)
     return words
-
-
-def flag_words(name: str, value: object) -> list[str]:
-    """A flag as words of a command line: true is bare, a list follows it, None and false leave it out.
-
-    Raises LaunchConflict for a value that has no place there.
-    """
-    if value is None or value is False:
-        return []
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return [f"--{name}", *([] if value is True else [_word(name, item) for item in items])]
 
 
 def parse_argv(argv: Sequence[str], cwd: str = "") -> LaunchFacts:
@@ -157,17 +109,6 @@ def _parts(argv: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
     return env, command, words[start:]
 
 
-def differences(running: LaunchFacts, planned: LaunchFacts) -> tuple[Difference, ...]:
-    """The flags on which two command lines disagree, by name; a path compares without its last slash."""
-    names = sorted({*running.flags, *planned.flags})
-    found = []
-    for name in names:
-        left, right = running.flags.get(name), planned.flags.get(name)
-        if _plain(left) != _plain(right):
-            found.append(Difference(name, left, right))
-    return tuple(found)
-
-
 def _owned(name: str, value: object, model: str, draft: str, port: int) -> bool:
     """Whether the flag is one that the deployment gives elsewhere; the same value again is harmless."""
     for names, given, where in (
@@ -191,16 +132,6 @@ def _name(key: str) -> str:
     if not name or any(character.isspace() or character in "=\0" for character in name):
         raise LaunchConflict(f"{key!r} is not the name of a flag")
     return name
-
-
-def _word(name: str, value: object) -> str:
-    if isinstance(value, (dict, bool)) or value is None or "\0" in str(value):
-        raise LaunchConflict(f"--{name}: {value!r} has no place on a command line; give text, numbers or a list")
-    return str(value)
-
-
-def _plain(value: Value | None) -> object:
-    return value.rstrip("/") or value if isinstance(value, str) else value
 
 
 def _text(value: Value | None) -> str:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from checks.engines.launch_facts import Difference, LaunchConflict, LaunchFacts, Value, differences, flag_words
 from checks.engines.locate import entry_of
-from checks.engines.sglang.launch import Difference, LaunchConflict, LaunchFacts, Value, differences, flag_words
 
 __all__ = ["DEFAULT_PORT", "ENTRYPOINT", "Difference", "LaunchConflict", "LaunchFacts", "argv", "differences"]
 __all__ += ["parse_argv"]
