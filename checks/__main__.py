@@ -2,7 +2,6 @@
 
 The request is one JSON object. Out come `{"event": "progress", …}` and `{"event": "finding", …}` lines, and last either
 `{"event": "report", "report": {…}}` or `{"event": "error", "exit": 2 or 3, "message": …}`, with that exit code.
-With `--attached` the request is the first line, and the end of stdin after it means that nobody listens any more.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,7 +29,7 @@ _NICE = 10
 def main() -> int:
     """Answer the request on stdin; returns the exit code. Leaves quietly when nobody listens, and on Ctrl-C."""
     try:
-        return _run(attached="--attached" in sys.argv[1:])
+        return _run()
     except BrokenPipeError:
         os._exit(EXIT_GONE)
     except KeyboardInterrupt:
@@ -66,17 +64,13 @@ def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -
     return answered(request, emit)
 
 
-def _run(attached: bool) -> int:
+def _run() -> int:
     out = _Lines()
     if hasattr(os, "nice"):
         os.nice(_NICE)
     signal.signal(signal.SIGTERM, _leave)
     try:
-        stdin = sys.stdin.buffer
-        raw = stdin.readline(_MAX_REQUEST) if attached else stdin.read(_MAX_REQUEST)
-        if attached:
-            threading.Thread(target=_leave_at_end_of, args=(stdin.fileno(),), daemon=True).start()
-        report = answer(_request(raw), out)
+        report = answer(_request(sys.stdin.buffer.read(_MAX_REQUEST)), out)
         out({"event": "report", "report": report})
         return EXIT_OK
     except CheckError as error:
@@ -109,14 +103,6 @@ def _request(raw: bytes) -> Mapping[str, Any]:
 
 def _leave(signum: int, frame: object) -> None:
     raise SystemExit(128 + signum)
-
-
-def _leave_at_end_of(stdin: int) -> None:
-    # By descriptor: a thread that sleeps inside sys.stdin's lock aborts the interpreter when it ends.
-    while os.read(stdin, 4096):
-        pass
-    # The main thread may be deep in numpy: no exception reaches it there, and nothing it holds needs closing.
-    os._exit(EXIT_GONE)
 
 
 if __name__ == "__main__":

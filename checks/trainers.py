@@ -33,6 +33,11 @@ class Trainer:
     writes: str
     note: str = ""
 
+    @property
+    def label(self) -> str:
+        """Name and versions."""
+        return f"{self.name} {self.versions}"
+
     def states(self, ids: tuple[int, ...]) -> States | None:
         """The states for these ids, ascending, as every trainer stores them; None when it takes no ids."""
         return tuple(sorted({value + self.shift for value in ids})) if self.shift is not None else None

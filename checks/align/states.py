@@ -12,6 +12,7 @@ from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
 from checks.naming import NamedSlot, Naming, engine_capture, name_served, name_slots, number
 from checks.nearest import ROUNDING, STRAY
+from checks.trainers import trainers_with_default
 from checks.wiring import config_fix, configured_ids, fed_states, judged_engines, offsets
 
 ID = "align.states"
@@ -106,6 +107,8 @@ def _against_all(evidence: Evidence, cache: Any, naming: Naming) -> Finding:
             fix = config_fix(evidence, expected.engine, found) if expected.engine is not None else None
         elif not troubles:
             words += f", as {expected.who}"
+    if found is not None and evidence.target is not None:
+        facts["default_of"] = [item.label for item in trainers_with_default(found, evidence.target.n)]
     verdict, words = _with_claim(cache, found, expected, verdict, words, facts)
     if expected.note:
         words += f"; {expected.note}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from checks.engines.sglang.defects import A2A, DEFECTS, GRAPHS, IMAGES, OWN_IDS, RANKS, Defect
+from checks.engines.sglang.defects import A2A, GRAPHS, IMAGES, OWN_IDS, RANKS, Defect, defects_of
 from checks.engines.sglang.layers import family_of, table_rule
 from checks.engines.sglang.options import NAMES, SINCE, canonical, known
-from checks.engines.versions import Span, release, span
+from checks.engines.versions import Span, span
 from checks.errors import CheckError
 from checks.finding import Finding, FlagsFix, Verdict
 from checks.flags.case import EAGLES, Case, flags_check
@@ -94,14 +94,13 @@ def known_defect(case: Case) -> Finding | None:
     if target is None:
         needs = "the target (--target DIR)"
         return case.say(Verdict.UNKNOWN, f"not checked: needs {needs}", {"needs": [needs]})
+    family = family_of(target.architecture)
     if not case.serving.version:
-        family = family_of(target.architecture)
-        watched = [item for item in DEFECTS if not item.families or family in item.families]
+        watched = defects_of("", target.architecture)
         told = ", ".join(f"{item.id} ({releases(item.versions)})" for item in watched if item.confirmed)
         said = f"the release is not known, and so not whether one of these concerns it: {told}"
         return case.say(Verdict.INFO, said, {"family": family, "defects": [item.id for item in watched]})
-    asked, family = release(case.serving.version), family_of(target.architecture)
-    here = [item for item in DEFECTS if asked in item.versions and (not item.families or family in item.families)]
+    here = defects_of(case.serving.version, target.architecture)
     met = [item for item in here if _is_met(case, item)]
     facts: dict[str, Any] = {
         "family": family,

@@ -169,6 +169,7 @@ def test_all_states_give_the_whole_matrix(made: Made) -> None:
     assert evidence["states"] == [*(f"R_{k}" for k in range(13)), "N"]
     assert np.array(evidence["matrix"], dtype=float).shape == (3, 14)
     assert evidence["best"] == ["R_3", "R_7", "R_10"]
+    assert evidence["default_of"] == ["speculators 0.1–0.2", "speculators 0.3–0.4"]
     assert evidence["expected"] == [3, 7, 10]
     assert evidence["offsets"] == ["right"] * 3
 

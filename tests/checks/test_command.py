@@ -142,7 +142,7 @@ def test_a_reader_that_went_away_is_no_traceback(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_is_a_quiet_end(tmp_path: Path, sent: signal.Signals, code: int) -> None:
-    process = started(tmp_path, "--attached")
+    process = started(tmp_path)
     assert process.stdin and process.stdout and process.stderr
     _wait_until_it_reads(process)
     process.send_signal(sent)
@@ -160,26 +160,3 @@ def _wait_until_it_reads(process: subprocess.Popen[bytes]) -> None:
         assert process.poll() is None
         status = Path(f"/proc/{process.pid}/status").read_text()
         handlers = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
-
-
-def test_an_attached_run_answers_its_first_line_and_ends_with_its_caller(tmp_path: Path) -> None:
-    """The caller keeps stdin open; its end while checks run means that nobody waits for them."""
-    process = started(tmp_path, "--attached")
-    assert process.stdin and process.stdout and process.stderr
-    process.stdin.write(json.dumps({"only": ["cfg.aux_ids"]}).encode() + b"\n")
-    process.stdin.flush()
-    last = process.stdout.readlines()[-1]
-    assert json.loads(last)["event"] == "report"
-    assert process.wait() == 0
-    # Here the work is a named pipe that nobody writes to: only the end of stdin ends it.
-    os.mkfifo(tmp_path / "x.safetensors")
-    waiting = started(tmp_path, "--attached")
-    assert waiting.stdin and waiting.stdout and waiting.stderr
-    waiting.stdin.write(json.dumps({"draft": str(tmp_path / "x.safetensors")}).encode() + b"\n")
-    waiting.stdin.close()
-    assert waiting.stderr.read() == b""
-    assert waiting.wait() == 141
-    for item in (process, waiting):
-        for stream in (item.stdout, item.stderr):
-            assert stream
-            stream.close()

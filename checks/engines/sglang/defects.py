@@ -160,14 +160,11 @@ DEFECTS: tuple[Defect, ...] = (
 )
 
 
-def defects_of(version: str, architecture: str, confirmed: bool = True) -> tuple[Defect, ...]:
-    """The known defects of a release for a target's architecture; with `confirmed` false the inferred ones as well."""
+def defects_of(version: str, architecture: str) -> tuple[Defect, ...]:
+    """The defects of a release for a target's architecture, confirmed or inferred; of every release for version ""."""
     asked, family = release(version), family_of(architecture)
     return tuple(
         item
         for item in DEFECTS
-        if asked
-        and asked in item.versions
-        and (not item.families or family in item.families)
-        and (item.confirmed or not confirmed)
+        if (not asked or asked in item.versions) and (not item.families or family in item.families)
     )
