@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """The checks, or a capture where `task` says so, once this python is known to have what they need.
+    """The checks, or where `task` says so a capture or the engine's flags, once this python has what they need.
 
     Raises NotRunnable when it has not.
     """
@@ -59,6 +59,10 @@ def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -
         from checks.capture_run import answer as captured
 
         return captured(request, emit)
+    if request.get("task") == "flags":
+        from checks.flag_list import answer as listed
+
+        return listed(request)
     from checks.answer import answer as answered
 
     return answered(request, emit)

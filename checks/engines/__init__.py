@@ -59,7 +59,7 @@ def engines_for(evidence: Evidence) -> tuple[Engine, ...]:
     Raises NotRunnable for a name that no folder of engines/ knows, or a source that is no engine's.
     """
     request = evidence.request
-    asked = [(_module(item), item.version) for item in request.engines]
+    asked = [(engine_module(item), item.version) for item in request.engines]
     if not asked:
         guess = _from_source(request) or _from_argv(request.server.argv)
         if guess is None:
@@ -70,15 +70,10 @@ def engines_for(evidence: Evidence) -> tuple[Engine, ...]:
 
 def _engine(evidence: Evidence, module: Any, version: str) -> Engine:
     request, architecture = evidence.request, _architecture(evidence)
-    if request.engine_source:
-        root = Path(request.engine_source).expanduser()
-        found: Located | None = Located((root,), version or _version_of(root, module), "")
-        why = ""
-    elif version:
+    if version and not request.engine_source:
         # A version named without its source is a question about that version, not about what runs here.
         return _complete(evidence, module, _from_table(module, version, architecture, GIVEN, ""))
-    else:
-        found, why = _locate(request, module)
+    found, why = source_of(request, module, version)
     if found is None:
         return _complete(evidence, module, _from_table(module, "", architecture, ASSUMED, why))
     return _complete(evidence, module, _probed(evidence, module, found, version))
@@ -149,6 +144,17 @@ def _words(ids: Sequence[object] | None) -> str:
 # -- finding it --------------------------------------------------------------------------------------------------
 
 
+def source_of(request: Request, module: Any, version: str = "") -> tuple[Located | None, str]:
+    """An engine's source: the one given, else the running server's, else the installed one; or why there is none.
+
+    `version` is what is known of a source that is given; "" = what the source says.
+    """
+    if request.engine_source:
+        root = Path(request.engine_source).expanduser()
+        return Located((root,), version or _version_of(root, module), ""), ""
+    return _locate(request, module)
+
+
 def _locate(request: Request, module: Any) -> tuple[Located | None, str]:
     """The running server's own source, else what the deployment's python has installed, else why neither."""
     reasons = []
@@ -180,7 +186,8 @@ def _version_of(root: Path, module: Any) -> str:
     return next((version for place in (root, root / module.PACKAGE) if (version := version_beside(place))), "")
 
 
-def _module(item: EngineRequest) -> Any:
+def engine_module(item: EngineRequest) -> Any:
+    """The package of an engine that a request names. Raises NotRunnable for one that is not known."""
     if item.name not in REGISTRY:
         raise NotRunnable(f"--engine {item.name}: not known; known are {', '.join(sorted(REGISTRY))}")
     return REGISTRY[item.name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,11 +25,19 @@ class Flag:
 Constants = Mapping[str, ast.expr]
 
 
-def read_flags(folder: Path, files: tuple[str, ...], annotation: str = "A") -> list[Flag]:
+def read_flags(
+    folder: Path,
+    files: tuple[str, ...],
+    annotation: str = "A",
+    whole: tuple[str, ...] = (),
+    settings: tuple[str, ...] = (),
+) -> list[Flag]:
     """The flags that the files below a folder declare, in order of their names; an absent file is passed over.
 
     Two ways are read, together: `parser.add_argument("--name", …)`, and fields of classes, which give the defaults and,
     where they are annotated as `A[type, "help"]` or `A[type, Arg(help=…, choices=…)]`, declare a flag themselves.
+    Every field of a class named in `whole` is a flag. A default written as `Class.field` is looked up in the files of
+    `settings`, with the text that stands behind the field as its help.
     Raises SourceUnknown when none of the files can be read.
     """
     trees = _trees(folder, files)
@@ -56,7 +65,50 @@ def read_flags(folder: Path, files: tuple[str, ...], annotation: str = "A") -> l
                 flag = _added(node, constants, defaults)
                 if flag is not None:
                     found.setdefault(flag.name, flag)
+    for tree in trees:
+        for place, flag in _documented(tree).items():
+            if place.partition(".")[0] in whole:
+                found.setdefault(flag.name, flag)
+    if any(_PLACE.fullmatch(flag.default) for flag in found.values()):
+        known = {place: flag for tree in _trees(folder, settings) for place, flag in _documented(tree).items()}
+        found = {name: _looked_up(flag, known) for name, flag in found.items()}
     return [found[name] for name in sorted(found)]
+
+
+_PLACE = re.compile(r"[A-Z]\w*\.[a-z]\w*")  # `ModelConfig.enforce_eager`
+_TO = 8
+"""Settings that name one another: further than any does."""
+
+
+def _looked_up(flag: Flag, known: Mapping[str, Flag]) -> Flag:
+    for _ in range(_TO):
+        setting = known.get(flag.default)
+        if setting is None:
+            break
+        flag = replace(flag, default=setting.default, help=flag.help or setting.help)
+    return flag
+
+
+def _documented(tree: ast.Module) -> dict[str, Flag]:
+    """The fields of a file's classes as `Class.field`: default, and the text that stands behind."""
+    found = {}
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for item, after in zip(node.body, [*node.body[1:], ast.Pass()]):
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                said = _text(after.value) if isinstance(after, ast.Expr) else ""
+                name = item.target.id
+                value = _factory(item.value)
+                found[f"{node.name}.{name}"] = Flag(name.replace("_", "-"), _shown(value, {}), " ".join(said.split()))
+    return found
+
+
+def _factory(value: ast.expr | None) -> ast.expr | None:
+    """The default inside `field(default=…)` or `Field(default=…)`; a value that is none of these as it is."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("field", "Field"):
+        return next((item.value for item in value.keywords if item.arg == "default"), None)
+    return value
 
 
 def _trees(folder: Path, files: tuple[str, ...]) -> list[ast.Module]:

@@ -10,7 +10,7 @@ import pytest
 
 from checks.draft import open_draft
 from checks.eagle3 import CannotReplay, Drafter, draft_shape, load_drafter
-from console.demo.engine.arguments import ServerArgs
+from console.demo.engine.server_args import ServerArgs
 from console.demo.engine.engine import Engine
 from tests.checks import pair
 from tests.checks.files import CONFIG, draft_tensors, write_tensors

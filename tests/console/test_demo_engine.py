@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from console.demo.engine.arguments import ServerArgs, parse
 from console.demo.engine.engine import Engine
 from console.demo.engine.errors import ArgumentError, CheckpointError, RequestError
+from console.demo.engine.server_args import ServerArgs, parse
 from tests.console.random_pair import LAYERS, VOCAB, write_draft_config, write_random_pair
 
 STEPS = 5

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from console.demo.engine.arguments import ServerArgs
 from console.demo.engine.engine import Engine
+from console.demo.engine.server_args import ServerArgs
 from tests.console.engine_process import READY, ROOT, EngineProcess, running_engine, speculative_flags
 from tests.console.random_pair import write_draft_config, write_random_pair
 

@@ -13,10 +13,10 @@ import pytest
 from safetensors.numpy import save_file
 
 import console.demo
-from console.demo.engine.arguments import ServerArgs
 from console.demo.engine.checkpoint import read_tensors
 from console.demo.engine.decoding import Generation
 from console.demo.engine.engine import Engine
+from console.demo.engine.server_args import ServerArgs
 from console.demo.traffic import PROMPTS, read_prompts
 
 DEMO = Path(console.demo.__file__).parent

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import console.demo
-from console.demo.engine.arguments import ServerArgs
 from console.demo.engine.engine import Engine
+from console.demo.engine.server_args import ServerArgs
 from console.demo.traffic import PROMPTS, read_prompts
 from tests.console.random_pair import write_random_pair
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from console.demo.engine import tokenizer
-from console.demo.engine.arguments import ServerArgs
 from console.demo.engine.engine import Engine
+from console.demo.engine.server_args import ServerArgs
 from console.demo.setup import STEPS, WIRINGS, shipped, wire
 from console.demo.traffic import read_prompts
 from tests.engines.serving import SGLANG_VARIABLES, python_of

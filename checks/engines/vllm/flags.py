@@ -6,7 +6,10 @@ from pathlib import Path
 
 from checks.engines.schema import Flag, read_flags
 
-_FILES = ("engine/arg_utils.py", "entrypoints/openai/cli_args.py")
+# The server's own options lie below openai/ in older releases; there each field becomes a flag, in a loop.
+_FILES = ("engine/arg_utils.py", "entrypoints/openai/cli_args.py", "entrypoints/launchers/cli_args.py")
+_FRONTEND = ("BaseFrontendArgs", "FrontendArgs")
+_SETTINGS = ("config.py", "config/*.py")
 _FOLDERS = ("", "vllm")
 
 
@@ -16,4 +19,5 @@ def schema(source_root: Path) -> list[Flag]:
     Raises SourceUnknown when its engine arguments are not there or cannot be parsed.
     """
     folders = (source_root / name for name in _FOLDERS)
-    return read_flags(next((folder for folder in folders if (folder / _FILES[0]).is_file()), source_root), _FILES)
+    folder = next((folder for folder in folders if (folder / _FILES[0]).is_file()), source_root)
+    return read_flags(folder, _FILES, whole=_FRONTEND, settings=_SETTINGS)

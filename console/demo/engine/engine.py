@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from console.demo.engine.arguments import ServerArgs, resolve
 from console.demo.engine.checkpoint import TensorSource, read_config, read_shape, read_tensors
 from console.demo.engine.decoding import Generation, Limits, Step, decode
 from console.demo.engine.drafting import ChainDrafter, Drafter
@@ -18,6 +17,7 @@ from console.demo.engine.errors import ArgumentError, CheckpointError, RequestEr
 from console.demo.engine.models.layers import Floats, Ints, KVCache
 from console.demo.engine.models.llama import LlamaForCausalLM
 from console.demo.engine.models.llama_eagle3 import LlamaForCausalLMEagle3, aux_layer_ids
+from console.demo.engine.server_args import ServerArgs, resolve
 
 GIB = 1024**3
 _OVERRIDE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"

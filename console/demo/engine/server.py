@@ -19,12 +19,12 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 
-from console.demo.engine.arguments import ServerArgs, parse, resolve
 from console.demo.engine.engine import Engine
 from console.demo.engine.errors import ArgumentError
 from console.demo.engine.log import Log
 from console.demo.engine.routes import Response, Service
 from console.demo.engine.scheduler import Scheduler
+from console.demo.engine.server_args import ServerArgs, parse, resolve
 from console.demo.engine.version import ENGINE, __version__
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_BIND = 0, 1, 2, 3  # 3 is uvicorn's own code for a failed start-up
