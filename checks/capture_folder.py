@@ -2,6 +2,8 @@
 
 It holds manifest.json and one sample_{i}.safetensors a text: `token_ids` [S] int64, `positions` [P] int64 (the rows
 really computed: a cached prefix leaves a gap) and `hidden_states` [P, m, H], slots in the order the draft reads them.
+Of a server of several ranks, again_{i}.safetensors holds one of the texts taken in another way; the manifest's `again`
+says which and how.
 """
 
 from __future__ import annotations
@@ -69,11 +71,24 @@ class CaptureSample:
         """Rows `start` to `stop` over the positions, of slot `index`: float32 [rows, H]. Raises BadTensors."""
         return read_slot_rows(self.states, start, stop, index)
 
+    def block(self, start: int, stop: int) -> Floats:
+        """Rows `start` to `stop` of all slots, in one read: float32 [rows, m, H]. Raises BadTensors."""
+        return np.asarray(read_rows(self.states, start, stop), dtype=np.float32)
+
     def _whole(self, name: str) -> Ids:
         info = self._info[name]
         if len(info.shape) != 1 or info.dtype not in ("I64", "I32"):
             raise BadTensors(f"{self.path}: {name} is {info.dtype} {list(info.shape)}, not a list of integers")
         return np.asarray(read_rows(info, 0, info.rows), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Again:
+    """The `of`th text of a capture in another way, such as `rank 1`: a sound server gives the same states."""
+
+    of: int
+    how: str
+    sample: CaptureSample
 
 
 @dataclass(frozen=True)
@@ -91,15 +106,20 @@ class Capture:
     samples: Sequence[CaptureSample]
     path: Path
     version: str = ""
+    again: tuple[Again, ...] = ()
 
 
 @dataclass(frozen=True)
 class Taken:
-    """One text's states before they are written: token_ids [S], positions [P], states [P, m, H]."""
+    """One text's states before they are written: token_ids [S], positions [P], states [P, m, H].
+
+    `again`: how it was taken where it is the first text in another way.
+    """
 
     token_ids: Ids
     positions: Ids
     states: Floats
+    again: str = ""
 
 
 def open_capture(path: Path) -> Capture:
@@ -124,7 +144,20 @@ def open_capture(path: Path) -> Capture:
         samples=tuple(samples),
         path=path,
         version=_text(manifest, "version"),
+        again=_again(path, manifest.get("again"), len(samples)),
     )
+
+
+def _again(path: Path, told: object, count: int) -> tuple[Again, ...]:
+    """What the manifest lists; each entry `{"of": sample, "how": words}` has its file."""
+    entries = told if isinstance(told, list) else []
+    found = []
+    for index, entry in enumerate(entries):
+        of, how = (entry.get("of"), entry.get("how")) if isinstance(entry, dict) else (None, None)
+        if type(of) is not int or not 0 <= of < count or not isinstance(how, str):
+            raise Unreadable(f"{path / 'manifest.json'}: entry {index} of `again` names no sample of it, or not how")
+        found.append(Again(of, how, CaptureSample(path / f"again_{index}.safetensors")))
+    return tuple(found)
 
 
 def write_capture(folder: Path, manifest: Mapping[str, Any], samples: Iterable[Taken]) -> Capture:
@@ -132,14 +165,21 @@ def write_capture(folder: Path, manifest: Mapping[str, Any], samples: Iterable[T
     staging = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     try:
         staging.mkdir(parents=True, mode=0o700)
-        for index, sample in enumerate(samples):
+        count, again = 0, []
+        for sample in samples:
             tensors: dict[str, npt.NDArray[Any]] = {
                 "token_ids": np.asarray(sample.token_ids, dtype="<i8"),
                 "positions": np.asarray(sample.positions, dtype="<i8"),
                 "hidden_states": np.asarray(sample.states, dtype="<f4"),
             }
-            _write_safetensors(staging / f"sample_{index}.safetensors", tensors)
-        (staging / "manifest.json").write_text(json.dumps({"schema": SCHEMA, **manifest}, indent=2) + "\n", "utf-8")
+            name = f"again_{len(again)}" if sample.again else f"sample_{count}"
+            _write_safetensors(staging / f"{name}.safetensors", tensors)
+            if sample.again:
+                again.append({"of": 0, "how": sample.again})
+            else:
+                count += 1
+        whole = {"schema": SCHEMA, **manifest, **({"again": again} if again else {})}
+        (staging / "manifest.json").write_text(json.dumps(whole, indent=2) + "\n", "utf-8")
         staging.rename(folder)
     except OSError as error:
         raise CaptureFailed(f"the capture could not be written to {folder}: {error.strerror or error}") from None

@@ -59,10 +59,27 @@ def lean(cached: Floats, state: Floats, rival: Floats) -> npt.NDArray[np.float64
     return out
 
 
+def middle(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The median of what is finite along the last axis; infinite where nothing is."""
+    if not values.shape[-1]:
+        return np.full(values.shape[:-1], np.inf)
+    finite = np.isfinite(values)
+    ordered = np.sort(np.where(finite, values, np.inf), axis=-1)
+    count = np.count_nonzero(finite, axis=-1)[..., None]
+    low, high = (np.take_along_axis(ordered, at, axis=-1) for at in (np.maximum(count - 1, 0) // 2, count // 2))
+    out: npt.NDArray[np.float64] = ((low + high) / 2)[..., 0]
+    return out
+
+
+def medians(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """`middle`, and NaN where less than half is finite, for then it speaks for too little."""
+    few = 2 * np.count_nonzero(np.isfinite(values), axis=-1) < max(values.shape[-1], 1)
+    return np.where(few, np.nan, middle(values))
+
+
 def median(values: npt.NDArray[np.float64]) -> float:
-    """The median of what is finite; NaN when less than half of it is, for then it speaks for too little."""
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if 2 * len(finite) >= max(len(values), 1) else float("nan")
+    """`medians` of a list of numbers."""
+    return float(medians(values))
 
 
 def common_prefix(a: Ints, b: Ints) -> int:
@@ -112,6 +129,10 @@ class SameText:
     def captured_rows(self, slot: int) -> Floats:
         """Rows of a captured slot, [P, H]."""
         return pick(self.capture.slot, slot, self.captured)
+
+    def captured_states(self) -> Floats:
+        """Rows of all captured slots, [P, m, H], as they lie in the file: a read for each stretch of them."""
+        return pick(lambda _, start, stop: self.capture.block(start, stop), 0, self.captured, len(self.captured) + 1)
 
 
 def pick(rows: Rows, slot: int, at: Ints, reach: int = 256) -> Floats:

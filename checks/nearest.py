@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from checks.distance import SameText, lean, median, relative
+from checks.distance import SameText, lean, median, medians, middle, relative
 from checks.tiles import row_products
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 LEAN_ROWS = 64
 """Tokens a text over which the way from the nearest state to its rivals is measured."""
@@ -20,6 +23,8 @@ NAMED, SPLIT, ENOUGH = 0.40, 0.15, 256
 """How far along the way to a rival a slot may lie, halfway being no man's land; and from where on, over so many rows,
 it is no state but a part of one. Noise has no direction: over 500 rows it leans 0.03 under 4-bit weights and 0.07 for
 weights a fifth off, over 16 rows up to 0.18."""
+
+QUARTILES = np.array([0.25, 0.5, 0.75])
 
 SURE = 3.0
 """Standard errors by which a lean has to be clear of its limit."""
@@ -61,10 +66,18 @@ class Columns:
         state = text.captured_rows(column - 1 if made else column)
         return self.norm(state) if made and self.norm is not None else state
 
+    def blocks(self, text: SameText) -> Iterator[tuple[slice, Any]]:
+        """The captured rows of all columns, [P, states, H], each block with the columns it is: one read of the file."""
+        states = text.captured_states()
+        captured = states.shape[1]
+        yield slice(0, captured), states
+        if self.norm is not None:
+            yield slice(captured, captured + 1), self.norm(states[:, -1])[:, None]
+
 
 def compare(
     texts: Sequence[SameText], m: int, width: int, columns: Columns, evidence: Any = None
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], int]:
+) -> tuple[Doubles, Doubles, int]:
     """Median relative distance and cosine per sample, slot and state, each [samples, m, states], and the rows used.
 
     `width` is H, by which the rows are read in tiles: memory does not grow with it, nor with the length of texts.
@@ -77,46 +90,49 @@ def compare(
             cached = np.stack([part.cached_rows(sample, slot) for slot in range(m)])
             pieces.append(_apart(cached, part, columns))
         rows += len(text.positions)
-        each = np.concatenate(pieces, axis=-1)
-        for slot, column in np.ndindex(m, len(columns.labels)):
-            apart[index, slot, column] = median(each[0, slot, column])
-            alike[index, slot, column] = median(each[1, slot, column])
+        apart[index], alike[index] = medians(np.concatenate(pieces, axis=-1))
         if evidence is not None:
             evidence.progress(index + 1, len(texts), "comparing states")
     return apart, alike, rows
 
 
-def _apart(cached: npt.NDArray[np.float32], part: SameText, columns: Columns) -> npt.NDArray[np.float64]:
-    """Distance and cosine of each row of m slots [m, P, H] to its row of every state, [2, m, states, P].
-
-    All slots in one stroke: at these sizes a call costs as much as its arithmetic.
-    """
-    m, count, _ = cached.shape
-    squares, found = np.empty((len(columns.labels), count)), np.empty((2, m, len(columns.labels), count))
+def _apart(cached: Floats, part: SameText, columns: Columns) -> Doubles:
+    """Distance and cosine of each row of m slots [m, P, H] to its row of every state, [2, m, states, P]."""
+    m, count, width = cached.shape
+    found = np.empty((2, m, len(columns.labels), count))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        own = row_products(cached, cached).astype(np.float64)
-        for column in range(len(columns.labels)):
-            state = columns.rows(part, column)
-            product = row_products(cached, state).astype(np.float64)
-            squares[column] = row_products(state, state)
-            found[1, :, column] = product
-            found[0, :, column] = own + squares[column] - 2 * product
-            for slot in np.flatnonzero((found[0, :, column] < CLOSE**2 * own).any(axis=1)):
-                gap = cached[slot] - state
-                found[0, slot, column] = row_products(gap, gap)
-        found[0] = np.sqrt(np.maximum(found[0], 0) / own[:, None])
-        found[1] /= np.sqrt(own[:, None] * squares)
+        own, at = row_products(cached, cached).astype(np.float64), 0
+        for piece in part.tiles(width * len(columns.labels)):
+            rows = slice(at, at + len(piece.positions))
+            for which, states in columns.blocks(piece):
+                found[:, :, which, rows] = _measured(cached[:, rows], own[:, rows], states)
+            at = rows.stop
     found[~np.isfinite(found)] = np.nan
     return found
 
 
-def over_texts(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _measured(cached: Floats, own: Doubles, states: Floats) -> Doubles:
+    """`_apart` of rows [m, P, H] of squared length `own` [m, P] and states [P, states, H] that are at hand.
+
+    All slots and states of a row in one product: at these sizes a call costs as much as its arithmetic.
+    """
+    product = np.matmul(cached.transpose(1, 0, 2), states.transpose(0, 2, 1)).astype(np.float64)
+    product = product.transpose(1, 2, 0)
+    squares = row_products(states, states).astype(np.float64).T
+    gap = own[:, None] + squares - 2 * product
+    for slot, column in zip(*np.nonzero((gap < CLOSE**2 * own[:, None]).any(axis=-1))):
+        difference = cached[slot] - states[:, column]
+        gap[slot, column] = row_products(difference, difference)
+    return np.stack([np.sqrt(np.maximum(gap, 0) / own[:, None]), product / np.sqrt(own[:, None] * squares)])
+
+
+def over_texts(values: Doubles) -> Doubles:
     """The median over texts [slots, states] of [samples, slots, states]; infinite where no text has a number."""
-    return np.nanmedian(_nan_safe(values), axis=0)
+    return middle(np.moveaxis(values, 0, -1))
 
 
 def judge(
-    distances: npt.NDArray[np.float64],
+    distances: Doubles,
     served: bool = False,
     edge: int | None = None,
     leaning: tuple[float, float, int] = (0.0, 0.0, 0),
@@ -148,7 +164,7 @@ def judge(
     return best, second, "same" if near <= ROUNDING else "near"
 
 
-def alone(distances: npt.NDArray[np.float64], columns: Columns) -> int | None:
+def alone(distances: Doubles, columns: Columns) -> int | None:
     """The state one text alone speaks for: a column, -1 for none of them, None where it does not decide."""
     best, second, kind = judge(distances, columns.served, columns.edge)
     if kind in ("none", "empty"):
@@ -165,15 +181,13 @@ class Leaning:
     rows: int = 0
 
 
-def leaning_of(
-    texts: Sequence[SameText], columns: Columns, width: int, distances: npt.NDArray[np.float64]
-) -> tuple[Leaning, ...]:
+def leaning_of(texts: Sequence[SameText], columns: Columns, width: int, distances: Doubles) -> tuple[Leaning, ...]:
     """Of each slot: is it the state it is nearest to, or only on the way there? Over fewer rows than the distances."""
     nearest = [_nearest(row) for row in distances]
     if columns.served:
         return tuple(Leaning() for _ in nearest)
-    leans: list[dict[int, list[npt.NDArray[np.float64]]]] = [{j: [] for j in rivals} for _, rivals in nearest]
-    off: list[list[npt.NDArray[np.float64]]] = [[] for _ in nearest]
+    leans: list[dict[int, list[Doubles]]] = [{j: [] for j in rivals} for _, rivals in nearest]
+    off: list[list[Doubles]] = [[] for _ in nearest]
     for text in texts:
         sample = text.open()
         for part, (slot, (best, rivals)) in product(text.limited(LEAN_ROWS).tiles(width), enumerate(nearest)):
@@ -186,7 +200,7 @@ def leaning_of(
     return tuple(_worst(each, np.concatenate(rows)) if rows else Leaning() for each, rows in zip(leans, off))
 
 
-def _nearest(distances: npt.NDArray[np.float64]) -> tuple[int, list[int]]:
+def _nearest(distances: Doubles) -> tuple[int, list[int]]:
     """The nearest column and those it could be taken for: the next nearest, and the two layers beside it."""
     order = np.argsort(np.where(np.isfinite(distances), distances, np.inf)).tolist()
     best = order[0]
@@ -194,7 +208,7 @@ def _nearest(distances: npt.NDArray[np.float64]) -> tuple[int, list[int]]:
     return best, sorted((beside | {best - 1, best + 1}) & set(range(len(distances))) - {best})
 
 
-def _worst(leans: dict[int, list[npt.NDArray[np.float64]]], off: npt.NDArray[np.float64]) -> Leaning:
+def _worst(leans: dict[int, list[Doubles]], off: Doubles) -> Leaning:
     """The largest median with the standard error of a median, from the quartiles (normal: 0.93 of their range)."""
     worst = (0.0, 0.0, 0)
     for parts in leans.values():
@@ -202,18 +216,8 @@ def _worst(leans: dict[int, list[npt.NDArray[np.float64]]], off: npt.NDArray[np.
         values = values[np.isfinite(values)]
         if not len(values):
             continue  # the two states are the same numbers, so neither name is wrong
-        low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
-        found = (float(middle), float(0.93 * (high - low) / np.sqrt(len(values))), len(values))
+        # What np.quantile gives, which at its first call imports as much again as numpy itself.
+        low, half, high = np.interp(QUARTILES * (len(values) - 1), np.arange(len(values)), np.sort(values))
+        found = (float(half), float(0.93 * (high - low) / np.sqrt(len(values))), len(values))
         worst = max(worst, found)
     return Leaning(worst, int(np.count_nonzero(~(off <= max(NO_FIT, OFF * median(off))))), len(off))
-
-
-def _nan_safe(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """All-NaN columns stay NaN without a warning: a sample of NaNs is told by its kind, not on stderr."""
-    if not len(values):
-        return values
-    empty = ~np.isfinite(values).any(axis=0)
-    if empty.any():
-        values = values.copy()
-        values[0][empty] = np.inf
-    return values

@@ -187,6 +187,9 @@ class Told:
     def slot(self, index: int, start: int, stop: int) -> np.ndarray:
         return self.all[index, start:stop]
 
+    def block(self, start: int, stop: int) -> np.ndarray:
+        return self.all[:, start:stop].transpose(1, 0, 2)
+
 
 def told(precision: str, texts: Ks, length: int = 0) -> Capture:
     """A capture of all states of these texts by a target that runs in this precision."""

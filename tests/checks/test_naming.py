@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from checks.distance import common_prefix, readable, relative, same_texts
+from checks.distance import common_prefix, median, medians, middle, readable, relative, same_texts
 from checks.errors import NeedsLibrary
 from checks.finding import Verdict
 from checks.naming import name_served, name_slots
@@ -206,6 +206,26 @@ def test_distance_divides_by_the_cached_row_and_skips_what_is_not_finite() -> No
     cached = np.array([[3.0, 4.0], [0.0, 0.0], [np.inf, 1.0]], dtype=np.float32)
     state = np.array([[3.0, 3.0], [1.0, 1.0], [1.0, 1.0]], dtype=np.float32)
     assert np.allclose(relative(cached, state), [0.2, np.nan, np.nan], equal_nan=True)
+
+
+def test_a_text_is_read_whole_as_it_is_slot_by_slot_across_a_gap(tmp_path: Path) -> None:
+    cache = pair.Case(cache=pair.write_cache(tmp_path / "cache", (1, 5, 9))).evidence().caches[0]
+    (text, *_) = same_texts(cache.samples(0, 0), pair.capture(tmp_path / "all", skip=77).samples)
+    text = text.only(np.flatnonzero(text.positions % 5 != 2))
+    assert np.array_equal(
+        text.captured_states(), np.stack([text.captured_rows(slot) for slot in range(pair.N + 1)], axis=1)
+    )
+
+
+def test_a_median_is_of_what_is_finite_and_needs_half_of_it() -> None:
+    values = np.random.default_rng(0).normal(size=(40, 9))
+    values[values > np.linspace(-2, 2, 40)[:, None]] = np.nan
+    for row in values:
+        kept = row[np.isfinite(row)]
+        assert middle(row) == (np.median(kept) if len(kept) else np.inf)
+        assert median(row) == (np.median(kept) if len(kept) >= 5 else pytest.approx(np.nan, nan_ok=True))
+    assert np.array_equal(medians(values), [median(row) for row in values], equal_nan=True)
+    assert np.isnan(median(np.zeros(0)))
 
 
 def test_texts_are_paired_by_their_longest_common_beginning() -> None:
