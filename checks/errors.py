@@ -11,7 +11,12 @@ CheckError
 │   └── UnknownLayout    a cache whose layout no reader recognises
 ├── NeedsLibrary     reading it takes a library this python does not have (torch for pickled caches)
 ├── PatchFailed      a JSON Patch that does not fit the config it is applied to
-└── CaptureFailed    the engine did not give the states that were asked for
+├── CaptureFailed    the engine did not give the states that were asked for
+├── CannotReplay     a draft whose forward is not one the replay computes
+├── UnknownRope      a rotary embedding of a kind that is not computed here
+├── RuleUnknown      a rule that does not say what an engine feeds for these ids
+├── SourceUnknown    an engine's source that is not there, or cannot be read for what is asked of it
+└── LaunchConflict   launch flags that contradict the deployment, or cannot be one
 """
 
 from __future__ import annotations

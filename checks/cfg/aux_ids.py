@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checks.catalog import check
-from checks.cfg.case import reads
+from checks.cfg.case import reads, target_of
 from checks.cfg.layouts import layout_of
 from checks.draft import IN_EAGLE_CONFIG, KEY, TOP_LEVEL, AuxIds, Draft
 from checks.engines import PROBED, Engine
@@ -276,11 +276,8 @@ def _unreadable(draft: Draft, error: BadConfig) -> Finding:
 
 
 def _layers(evidence: Evidence) -> int | None:
-    """The target's number of layers, or None: these checks say less without it, and still say something."""
-    try:
-        return evidence.target.n if evidence.target is not None else None
-    except CheckError:
-        return None
+    target = target_of(evidence)
+    return target.n if target is not None else None
 
 
 def _engines(evidence: Evidence) -> tuple[Engine, ...]:

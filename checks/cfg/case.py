@@ -37,11 +37,8 @@ class Case:
 
     @property
     def target(self) -> Target | None:
-        """The target, None when it is not given or cannot be used: these questions then say less."""
-        try:
-            return self.evidence.target
-        except CheckError:
-            return None
+        """The target, None when it is not given or cannot be used."""
+        return target_of(self.evidence)
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -70,6 +67,14 @@ class Case:
     def unknown(self, what: str, facts: Mapping[str, Any] | None = None) -> Finding:
         """The finding that says what would decide."""
         return self.say(Verdict.UNKNOWN, f"not checked: needs {what}", {**(facts or {}), "needs": [what]})
+
+
+def target_of(evidence: Evidence) -> Target | None:
+    """The target, None when it is not given or cannot be used: what can do without it then says less."""
+    try:
+        return evidence.target
+    except CheckError:
+        return None
 
 
 Judge = Callable[[Case], Optional[Finding]]

@@ -11,6 +11,9 @@ from checks.finding import Finding, Verdict
 from checks.rules import releases
 
 READS_USE_AUX = span("0.5.8")
+VLLM_READS_USE_AUX = span("0.12")
+VLLM_SECOND_RUNNER = span("0.29")
+"""Releases of vLLM that serve by model runner V2, which feeds several states whatever the key says (read in 0.32)."""
 COUNTS_SLOTS = span("0.5.12")
 
 
@@ -99,10 +102,10 @@ def use_aux(case: Case) -> Finding | None:
 
     False means that the draft reads the target's last state alone, and then `fc` has one state's width or is absent;
     there are no layer ids to check. True, or absent, means several states side by side. SGLang reads the key since
-    0.5.8; before, and in one of vLLM's runners, three states are fed whatever it says.
+    0.5.8, vLLM since 0.12; before, three states are fed whatever it says, and so in vLLM's model runner V2.
 
     FAIL: false, and `fc` is several states wide; false, and a release that does not read it; neither true nor false
-    (a text such as "false" counts as true).
+    (a text such as "false" counts as true). WARN: false, and a release of vLLM that takes model runner V2 by default.
 
     What to do: correct the key to what the draft was trained for; upgrade where it is not read.
     """
@@ -128,6 +131,11 @@ def use_aux(case: Case) -> Finding | None:
         return case.say(
             Verdict.INFO, f"the draft reads the last state alone; {releases(READS_USE_AUX)} knows that", facts
         )
-    return case.say(
-        Verdict.PASS, "the draft reads the last state alone, and so fc has one state's width or is absent", facts
-    )
+    said = "the draft reads the last state alone, and so fc has one state's width or is absent"
+    if not case.serving.is_sglang and case.serving.within(VLLM_READS_USE_AUX) is False:
+        before = f"use_aux_hidden_state is false, which {releases(VLLM_READS_USE_AUX, 'vLLM')} reads"
+        return case.say(Verdict.FAIL, f"{before}: {case.serving.words} feeds three states", facts)
+    if not case.serving.is_sglang and case.serving.within(VLLM_SECOND_RUNNER):
+        runner = f"model runner V2, the default of {releases(VLLM_SECOND_RUNNER, 'vLLM')}, feeds several all the same"
+        return case.say(Verdict.WARN, f"{said}; {runner}: start with VLLM_USE_V2_MODEL_RUNNER=0", facts)
+    return case.say(Verdict.PASS, said, facts)

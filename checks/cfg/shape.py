@@ -18,6 +18,9 @@ _TIED_BY_DEFAULT = ("gemma",)
 SHARES_HEAD = span("0.5.2")
 """Releases of SGLang that take the target's head where draft_vocab_size is null; before, null stops the start."""
 
+OTHER_WIDTH = span("0.9.1")
+"""Releases of vLLM that leave a draft of another width than the target's its own embedding."""
+
 # Vocabularies of one tokenizer differ by padding, which is well below this share.
 _PADDING = 0.02
 
@@ -92,15 +95,17 @@ def tie(case: Case) -> Finding | None:
     return case.say(Verdict.FAIL, said, facts, fix)
 
 
-@cfg_check("cfg.hidden_vs_target")
+@cfg_check("cfg.hidden_vs_target", by_engine=True)
 def hidden_vs_target(case: Case) -> Finding | None:
     """The draft reads states of the target's width.
 
     `fc` takes some states of the target side by side. A draft as wide as its target needs no more; a narrower or wider
     one has to say `target_hidden_size`, and `fc` has to have that many columns a state.
 
-    PASS: equal, or `target_hidden_size` is the target's width and `fc` fits. FAIL: otherwise. WARN:
-    `target_hidden_size` is null, on which SGLang stops (it asks only whether the key is there).
+    PASS: equal, or `target_hidden_size` is the target's width and `fc` fits. FAIL: otherwise, and for another width
+    than the target's on vLLM up to 0.9.0, which takes the target's embedding all the same. WARN: `target_hidden_size`
+    is null, on which engines stop (they ask only whether the key is there); in the layout of speculators, which vLLM
+    translates, null is how a draft of the target's width is written.
 
     What to do: a draft of another target cannot be served; where `fc` fits and only the key is missing, stage the fix.
     """
@@ -115,11 +120,13 @@ def hidden_vs_target(case: Case) -> Finding | None:
         "target": target.hidden if target is not None else None,
         "fc_columns": columns,
     }
-    if "target_hidden_size" in case.config and said_width is None:
+    usual = given is None and case.draft.is_speculators and not case.serving.is_sglang
+    if "target_hidden_size" in case.config and said_width is None and not usual:
         fix = ConfigFix(remove_key(case.draft.config, case.pointer("target_hidden_size"))) if given is None else None
         what = "null" if given is None else "no positive whole number"
         verdict = Verdict.WARN if given is None else Verdict.FAIL
-        return case.say(verdict, f"target_hidden_size is {what}: SGLang takes it for the width of a state", facts, fix)
+        said = f"target_hidden_size is {what}: {case.serving.words} takes it for the width of a state"
+        return case.say(verdict, said, facts, fix)
     if target is None:
         return case.unknown("the target's config.json (--target DIR)", facts)
     if hidden is None:
@@ -127,6 +134,11 @@ def hidden_vs_target(case: Case) -> Finding | None:
     width = said_width or hidden
     key = "target_hidden_size" if said_width else "hidden_size"
     whole_states = columns is None or columns % target.hidden == 0
+    if width != hidden and not case.serving.is_sglang and case.serving.within(OTHER_WIDTH) is False:
+        said = (
+            f"the draft is {hidden} wide and the target {target.hidden}, which {releases(OTHER_WIDTH, 'vLLM')} serves"
+        )
+        return case.say(Verdict.FAIL, f"{said}: {case.serving.words} gives it the target's embedding and stops", facts)
     if width == target.hidden and whole_states:
         slots = f"; fc reads {columns // target.hidden} of them" if columns else ""
         return case.say(Verdict.PASS, f"states are {width} wide ({key}), as the target's{slots}", facts)

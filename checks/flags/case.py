@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional
 
 from checks.catalog import CheckFunction, check
+from checks.cfg.case import target_of
 from checks.cfg.layouts import names_of
 from checks.draft import Draft
 from checks.draft_shapes import normal_names
@@ -47,10 +48,7 @@ class Case:
     @property
     def target(self) -> Target | None:
         """The target, None when it is not given or cannot be used."""
-        try:
-            return self.evidence.target
-        except CheckError:
-            return None
+        return target_of(self.evidence)
 
     @property
     def algorithm(self) -> str:

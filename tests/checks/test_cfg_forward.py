@@ -57,7 +57,17 @@ def test_the_last_state_alone_takes_an_fc_of_one_state_or_none(tmp_path: Path) -
     assert ask("cfg.aux_ids", one)["verdict"] == "INFO"
 
 
-@pytest.mark.parametrize(("engine", "verdict"), [((), "INFO"), ("sglang==0.5.7", "FAIL"), ("sglang==0.5.8", "PASS")])
+@pytest.mark.parametrize(
+    ("engine", "verdict"),
+    [
+        ((), "INFO"),
+        ("sglang==0.5.7", "FAIL"),
+        ("sglang==0.5.8", "PASS"),
+        ("vllm==0.11.0", "FAIL"),
+        ("vllm==0.12.0", "PASS"),
+        ("vllm==0.32.0", "WARN"),
+    ],
+)
 def test_an_older_release_does_not_read_the_key(tmp_path: Path, engine: Any, verdict: str) -> None:
     assert ask("cfg.use_aux", draft_of(tmp_path / "d", false()), engine=engine)["verdict"] == verdict
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.checks.asking import ask, draft_of, draft_with
-from tests.checks.files import Array, bf16, write_target
+from tests.checks.files import Array, bf16, write_draft, write_target
 from tests.checks.test_cfg_model import fixed
 
 
@@ -103,6 +103,31 @@ def test_a_null_target_hidden_size_warns_and_is_taken_out(tmp_path: Path) -> Non
     found = ask("cfg.hidden_vs_target", draft, target)
     assert found["verdict"] == "WARN"
     assert ask("cfg.hidden_vs_target", fixed(draft, found), target)["verdict"] == "PASS"
+
+
+@pytest.mark.parametrize(("engine", "verdict"), [("vllm==0.17.0", "PASS"), ("sglang==0.5.12", "INFO")])
+def test_null_is_how_speculators_writes_a_draft_of_the_targets_width(tmp_path: Path, engine: str, verdict: str) -> None:
+    nested = {"hidden_size": 16, "num_attention_heads": 4, "head_dim": 4, "vocab_size": 30}
+    config = {"speculators_model_type": "eagle3", "target_hidden_size": None, "transformer_layer_config": nested}
+    draft, target = write_draft(tmp_path / "d", config, {}), write_target(tmp_path / "t")
+    assert ask("cfg.hidden_vs_target", draft, target, engine)["verdict"] == verdict
+
+
+def test_a_flat_config_with_null_stops_vllm_too(tmp_path: Path) -> None:
+    draft, target = draft_of(tmp_path / "d", {"target_hidden_size": None}), write_target(tmp_path / "t")
+    assert "vllm==0.17.0" in ask("cfg.hidden_vs_target", draft, target, "vllm==0.17.0")["summary"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "verdict"),
+    [("vllm==0.9.0.1", "FAIL"), ("vllm==0.9.1", "PASS"), ("sglang==0.4.9.post6", "PASS"), ((), "PASS")],
+)
+def test_an_early_vllm_serves_no_draft_of_another_width(tmp_path: Path, engine: Any, verdict: str) -> None:
+    wide = write_target(tmp_path / "w", hidden=40)
+    draft = draft_with(tmp_path / "d", {"target_hidden_size": 40}, {"fc.weight": ones(16, 120)})
+    found = ask("cfg.hidden_vs_target", draft, wide, engine)
+    assert found["verdict"] == verdict
+    assert ("vLLM 0.9.1" in found["summary"]) is (verdict == "FAIL")
 
 
 @pytest.mark.parametrize(
