@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import http.client
 import json
 import os
@@ -17,6 +18,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,7 @@ from checks.capture_folder import (
     open_capture,
     write_capture,
 )
+from checks.capture_ranks import LONG, at_once, compares_long, long_text, longest_prompt, ranks_of
 from checks.errors import CaptureFailed, CheckError, NeedsLibrary, NotRunnable
 from checks.reference import SMALL, reference_states, transformers_version, weight_bytes
 
@@ -89,7 +92,8 @@ def live_captures(evidence: Evidence, most: int = MAX_SAMPLES) -> tuple[Capture,
         if kind not in (ENGINE, every) or (kind == REFERENCE and not _small(evidence)):
             continue
         try:
-            texts = cached_texts(evidence, _row_bytes(evidence, kind, hidden), most)
+            longest = longest_prompt(info) if kind == ENGINE else 0
+            texts = cached_texts(evidence, _row_bytes(evidence, kind, hidden), most, longest=longest)
             taken = take(evidence, server, info, texts, hidden)
             captures.append(
                 write_capture(fresh_folder(evidence, kind), manifest_of(evidence, kind, info, taken), taken)
@@ -115,25 +119,31 @@ def _engine_states(
     if edited:
         raise CaptureFailed(edited)
 
-    def ask(ids: Ids) -> Taken:
+    def ask(ids: Ids, own_key: bool = False) -> Taken:
         body: dict[str, Any] = {
             "input_ids": ids.tolist(),
             "sampling_params": {"max_new_tokens": 1, "temperature": 0},
             "return_hidden_states": True,
+            **({"extra_key": uuid.uuid4().hex} if own_key else {}),
         }
         limit = min(MAX_ANSWER, len(ids) * 8 * hidden * NUMBER_BYTES * 2 + (1 << 20))
         taken = _prompt_rows(server.post("/generate", body, limit), ids, hidden)
-        if 2 * len(taken.positions) < len(ids):
+        if not own_key and 2 * len(taken.positions) < len(ids):
             # The prefix cache held most of the text; under a key of its own nothing is found there.
             try:
-                fresh = server.post("/generate", {**body, "extra_key": uuid.uuid4().hex}, limit)
+                again = ask(ids, own_key=True)
             except CaptureFailed:
                 return taken
-            again = _prompt_rows(fresh, ids, hidden)
             return again if len(again.positions) > len(taken.positions) else taken
         return taken
 
-    return each_text(evidence, texts, ask, "what the engine feeds")
+    taken = each_text(evidence, texts, ask, "what the engine feeds")
+    if compares_long(info) and LONG * _row_bytes(evidence, ENGINE, hidden) < MAX_ANSWER:
+        evidence.progress(len(texts), len(texts), f"capturing {at_once(LONG)}")
+        # Without it the capture is still whole; that nothing was compared is said.
+        with contextlib.suppress(CaptureFailed):
+            taken.append(replace(ask(long_text(texts), own_key=True), again=at_once(LONG)))
+    return taken
 
 
 def _prompt_rows(answer: Mapping[str, Any], ids: Ids, hidden: int) -> Taken:
@@ -240,13 +250,15 @@ def each_text(evidence: Evidence, texts: Sequence[Ids], ask: Any, what: str) -> 
 # -- what to ask for -----------------------------------------------------------------------------------------------
 
 
-def cached_texts(evidence: Evidence, row_bytes: int, most: int, budget: int = 0) -> list[Ids]:
+def cached_texts(evidence: Evidence, row_bytes: int, most: int, budget: int = 0, longest: int = 0) -> list[Ids]:
     """Beginnings of cached texts, spread over the cache; states of a prefix do not depend on what follows it.
 
-    At most `most` texts, each as long as `budget` (BUDGET) bytes allow at `row_bytes` a token. Raises CaptureFailed.
+    At most `most` texts, each as long as `budget` (BUDGET) bytes allow at `row_bytes` a token, and no longer than what
+    the server computes at once (`longest`): of a prompt cut in chunks only the last one is shown. Raises CaptureFailed.
     """
     request, texts = evidence.request, []
     per_text = max(MIN_TOKENS, min(MAX_TOKENS, (budget or BUDGET) // (most * row_bytes)))
+    per_text = min(per_text, longest or per_text)
     for cache in evidence.caches:
         samples = cache.samples(request.samples, request.seed)
         count = min(len(samples), max(1, most // len(evidence.caches)))
@@ -284,6 +296,7 @@ def manifest_of(evidence: Evidence, kind: str, info: Mapping[str, Any], taken: S
         "config_sha256": "",
         "ids": None,
         "states": list(range(taken[0].states.shape[1])) if kind != ENGINE else None,
+        "ranks": ranks_of(info),
     }
     draft = evidence.draft
     if draft is not None and draft.config_error is None:

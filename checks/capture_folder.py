@@ -96,6 +96,7 @@ class Capture:
     """States of some texts. `kind` engine: what the draft is fed; all-states and reference: R_0, R_1, … in slot order.
 
     `ids` are those the server ran under, None when not known; `claimed_states` is what the maker believed, never proof.
+    `ranks`: tensor-parallel ranks of the server; of several, `again` holds a text taken in other ways too.
     """
 
     kind: str
@@ -106,6 +107,7 @@ class Capture:
     samples: Sequence[CaptureSample]
     path: Path
     version: str = ""
+    ranks: int = 1
     again: tuple[Again, ...] = ()
 
 
@@ -144,6 +146,7 @@ def open_capture(path: Path) -> Capture:
         samples=tuple(samples),
         path=path,
         version=_text(manifest, "version"),
+        ranks=ranks if type(ranks := manifest.get("ranks")) is int and ranks > 0 else 1,
         again=_again(path, manifest.get("again"), len(samples)),
     )
 
@@ -165,7 +168,7 @@ def write_capture(folder: Path, manifest: Mapping[str, Any], samples: Iterable[T
     staging = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     try:
         staging.mkdir(parents=True, mode=0o700)
-        count, again = 0, []
+        count, again = 0, list[dict[str, Any]]()
         for sample in samples:
             tensors: dict[str, npt.NDArray[Any]] = {
                 "token_ids": np.asarray(sample.token_ids, dtype="<i8"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,9 @@ import numpy as np
 
 from checks.capture import EngineServer, cached_texts, each_text, fresh_folder, hidden_of, manifest_of
 from checks.capture_folder import ENGINE, Capture, Ids, Taken, write_capture
+from checks.capture_ranks import LONG, at_once, compares_long, long_text, longest_prompt, ranks_of
 from checks.errors import CaptureFailed, CheckError
-from checks.hooks.fc_input import WANTED
+from checks.hooks.fc_input import EVERY_RANK, FILE, WANTED
 from checks.tensors import read_header, read_rows
 
 if TYPE_CHECKING:
@@ -29,18 +31,19 @@ _NORMED = ("fc_norm", "use_aux_norm", "norm_before_fc")
 def hook_capture(evidence: Evidence, most: int, folder: str) -> Capture:
     """What the draft's `fc` reads for `most` cached texts; `folder` is the one the server's hook was started with.
 
-    Each text goes under a cache key of its own, so that every token is computed. Raises CaptureFailed.
+    Each text goes under a cache key of its own, so that every token is computed. Of a server of several ranks, every
+    rank shows the first text, and the first one shows it again at the head of a long text. Raises CaptureFailed.
     """
     _refuse_normed(evidence)
     server = EngineServer(evidence.request.server)
     info = server.info()
     hidden = hidden_of(evidence)
-    texts = cached_texts(evidence, 3 * hidden * 4, most, BUDGET)
-    place = Path(folder)
+    texts = cached_texts(evidence, 3 * hidden * 4, most, BUDGET, longest_prompt(info))
+    place, ranks = Path(folder), ranks_of(info)
 
-    def ask(ids: Ids) -> Taken:
-        before = set(_files(place))
-        (place / WANTED).write_text(str(len(ids)), "ascii")
+    def shown(ids: Ids, by: int = 1) -> dict[int, Taken]:
+        before = _files(place)
+        (place / WANTED).write_text(f"{len(ids)} {EVERY_RANK if by > 1 else ''}", "ascii")
         body = {
             "input_ids": ids.tolist(),
             "sampling_params": {"max_new_tokens": 1, "temperature": 0},
@@ -50,9 +53,14 @@ def hook_capture(evidence: Evidence, most: int, folder: str) -> Capture:
             answer = server.post("/generate", body, 1 << 20)
         finally:
             (place / WANTED).write_text("0", "ascii")
-        return _read(_await(place, before, answer), ids, hidden)
+        return {rank: _read(path, ids, hidden) for rank, path in sorted(_await(place, before, answer, by).items())}
 
-    taken = each_text(evidence, texts, ask, "what the draft's fc reads")
+    taken = each_text(evidence, texts, lambda ids: shown(ids)[0], "what the draft's fc reads")
+    if ranks > 1:
+        evidence.progress(len(texts), len(texts), f"capturing on {ranks} ranks")
+        taken += [replace(item, again=f"rank {rank}") for rank, item in shown(texts[0], ranks).items() if rank]
+    if compares_long(info):
+        taken.append(replace(shown(long_text(texts))[0], again=at_once(LONG)))
     return write_capture(fresh_folder(evidence, ENGINE), manifest_of(evidence, ENGINE, info, taken), taken)
 
 
@@ -72,17 +80,21 @@ def _refuse_normed(evidence: Evidence) -> None:
         )
 
 
-def _files(place: Path) -> Sequence[str]:
-    return [item.name for item in place.glob("fc_*.safetensors")]
+def _files(place: Path) -> dict[Path, int]:
+    """What the hook has written, and of which rank."""
+    named = ((item, FILE.fullmatch(item.name)) for item in place.iterdir())
+    return {item: int(found.group(1)) for item, found in named if found is not None}
 
 
-def _await(place: Path, before: set[str], answer: dict[str, Any]) -> Path:
+def _await(place: Path, before: Mapping[Path, int], answer: Mapping[str, Any], ranks: int) -> dict[int, Path]:
+    """The files of so many ranks, or of those that write here: a rank on another host does not."""
     deadline = time.monotonic() + WRITTEN_S
     while True:
-        fresh = sorted(set(_files(place)) - before)
-        if fresh:
-            return place / fresh[0]
-        if time.monotonic() > deadline:
+        fresh = {rank: item for item, rank in _files(place).items() if item not in before}
+        late = time.monotonic() > deadline
+        if len(fresh) >= ranks or (late and 0 in fresh):
+            return fresh
+        if late:
             meta = answer.get("meta_info")
             cached = meta.get("cached_tokens") if isinstance(meta, dict) else None
             raise CaptureFailed(

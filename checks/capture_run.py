@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from checks.capture import MAX_SAMPLES, live_captures, reference_capture
 from checks.capture_folder import ALL_STATES, ENGINE, REFERENCE, Capture
+from checks.capture_ranks import FUSED, LONG, Difference, at_once, differences
 from checks.errors import NotRunnable
 from checks.evidence import Evidence
 from checks.request import SCHEMA, Request
@@ -66,6 +67,7 @@ def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -
 def _told(capture: Capture, n: int) -> dict[str, Any]:
     last = capture.slots - 1
     words = _PARTLY if capture.kind == REFERENCE and last < n else _PROVES[capture.kind]
+    again = differences(capture)
     return {
         "path": str(capture.path),
         "kind": capture.kind,
@@ -74,5 +76,23 @@ def _told(capture: Capture, n: int) -> dict[str, Any]:
         "slots": capture.slots,
         "samples": len(capture.samples),
         "positions": sum(len(sample.positions) for sample in capture.samples),
-        "proves": words.format(last=last, n=n),
+        "proves": words.format(last=last, n=n) + "".join(_compared(capture, again)),
+        "again": [{"how": item.how, "distance": [round(float(each), 6) for each in item.slots]} for item in again],
     }
+
+
+def _compared(capture: Capture, again: Sequence[Difference]) -> Iterator[str]:
+    """What the other ways of taking a text say, and which of them there was not."""
+    for item in again:
+        if item.rows:
+            told = "its ranks do not feed it the same" if item.apart else "the same"
+            yield f"; {told} by {item.how}, {max(item.slots):.4f} apart at most"
+    if (
+        capture.kind == ENGINE
+        and capture.ranks > 1
+        and not any(item.rows and item.how == at_once(LONG) for item in again)
+    ):
+        yield (
+            f"; not compared with more than {FUSED} tokens at once, which are summed over the ranks in another way: "
+            "the answer would be too large (--how hook takes it), or the server cuts prompts into smaller chunks"
+        )

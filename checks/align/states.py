@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checks.align.wording import place
+from checks.capture_ranks import NO_FUSION, differences
 from checks.catalog import check
 from checks.evidence import Evidence, Need
-from checks.finding import Finding, Verdict
+from checks.finding import Finding, FlagsFix, Verdict
 from checks.naming import NamedSlot, Naming, engine_capture, name_served, name_slots, number
 from checks.nearest import ROUNDING, STRAY
 from checks.trainers import trainers_with_default
@@ -43,9 +44,14 @@ def states(evidence: Evidence) -> Iterator[Finding]:
     The right states at a distance beyond rounding (0.02) are said in an INFO of its own: an older checkpoint and a
     quantised target look alike from here, and neither is a fault of the wiring.
 
+    Of a server of several ranks the capture holds one text in other ways too: by every rank, and at the head of more
+    than 2048 tokens, up to which all-reduce may be fused. Apart by more than 0.05: FAIL, for the ranks feed parts of
+    sums.
+
     With an engine capture alone there are no neighbours to compare with: a slot within 3 % of what the engine feeds
     in its place is the same, beyond 18 % it is another (FAIL), in between UNKNOWN until all states are captured.
     """
+    yield from _by_rank(evidence)
     for cache in evidence.caches:
         naming = name_slots(evidence, cache)
         if not cache.slots:
@@ -61,6 +67,26 @@ def states(evidence: Evidence) -> Iterator[Finding]:
         else:
             yield _against_all(evidence, cache, naming)
             yield from _kinship(evidence, cache, naming)
+
+
+def _by_rank(evidence: Evidence) -> Iterator[Finding]:
+    """A server of several ranks whose states depend on how a text is computed has no states to compare with."""
+    capture = engine_capture(evidence)
+    if capture is None:
+        return
+    found = [item for item in differences(capture) if item.apart]
+    if found:
+        worst = {item.how: number(max(item.slots)) for item in found}
+        words = ", ".join(f"{distance} apart by {how}" for how, distance in worst.items())
+        yield Finding(
+            ID,
+            Verdict.FAIL,
+            f"the engine's ranks do not feed the draft the same states: {words}. They are parts of sums over the "
+            f"ranks, as with fused all-reduce in a model that takes them before it; --{NO_FUSION} (SGLang 0.5.10 and "
+            "later) turns that off",
+            {"capture": str(capture.path), "ranks": capture.ranks, "apart": worst},
+            FlagsFix(set={NO_FUSION: True}),
+        )
 
 
 @dataclass(frozen=True)

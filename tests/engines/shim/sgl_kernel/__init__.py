@@ -297,4 +297,18 @@ def _init_threads(cpu_ids: str) -> None:
 
 @_operator("initialize(int size, int rank) -> ()", "CompositeExplicitAutograd")
 def _initialize(size: int, rank: int) -> None:
-    """One rank has nobody to talk to."""
+    """The ranks talk through torch.distributed, which SGLang has set up."""
+
+
+@_operator("shm_allreduce(Tensor(a!) data, int op) -> ()")
+def _all_reduce(data: Tensor, op: int) -> None:
+    """The sum over the ranks, in place; SGLang asks for no other reduction."""
+    torch.distributed.all_reduce(data)
+
+
+@_operator("shm_allgather(Tensor data, int dim) -> Tensor")
+def _all_gather(data: Tensor, dim: int) -> Tensor:
+    """The ranks' parts side by side along `dim`."""
+    parts = [torch.empty_like(data) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(parts, data.contiguous())
+    return torch.cat(parts, dim)
