@@ -44,6 +44,11 @@ def replay(evidence: Evidence) -> Iterator[Finding]:
     what the target says: what it could reach if the engine fed it exactly this. Where other captured states suit it
     better, it was trained on those; take their ids, or the cache it was really trained on.
 
+    What is run. Grouped or latent attention (MLA), one layer or several, rope plain or scaled (linear, llama3, yarn;
+    yarn for MLA), and every norm a draft may have: of each slot or of all before `fc`, of the residual, of the output.
+    A layer after the first has one norm before its attention, and that one is used. As `hidden_norm` only SGLang reads
+    it, as `input_layernorm` only vLLM does: under the other name an engine serves another draft than was trained.
+
     What is measured. Teacher forced: step j at anchor t reads the embedding of token t+1+j and proposes token t+2+j;
     keys of step 0 are causal, those of later steps belong to their own anchor. A hit agrees with the target's greedy
     token (from the cached final state, normed where it is not yet), or with the text where no final state or no
@@ -65,7 +70,7 @@ def replay(evidence: Evidence) -> Iterator[Finding]:
       cache is broken or of another target.
     - states of other tokens would do as well as its own: WARN. The draft draws nothing from these states.
     - no capture of all states: INFO, the numbers are given and no wiring is proven.
-    - a draft that is not computed here (MLA, several layers), or too few anchors: UNKNOWN.
+    - a draft of another kind, one that would take more than half of the free memory, or too few anchors: UNKNOWN.
     """
     draft = evidence.draft
     assert draft is not None

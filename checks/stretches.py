@@ -114,7 +114,7 @@ def bench(
     evidence: Evidence, cache: Any, drafter: Drafter, steps: int, texts: Sequence[SameText] | None = None
 ) -> Bench:
     """Stretches of the cached samples, or of the texts shared with a capture. Raises CannotReplay, BadTensors."""
-    embed = _embedding(evidence)
+    embed = _embedding(evidence, drafter.shape.hidden)
     pieces: list[Any] = []
     damaged: tuple[str, ...] = ()
     if texts is None:
@@ -214,19 +214,25 @@ def _norm_weight(evidence: Evidence, cache: Any) -> Floats | None:
     return weight if len(weight) == cache.hidden else None
 
 
-def _embedding(evidence: Evidence) -> Callable[[Ints], Floats]:
-    """Token ids -> embedding rows: the draft's own matrix, else the target's."""
+def _embedding(evidence: Evidence, hidden: int) -> Callable[[Ints], Floats]:
+    """Token ids -> embedding rows [S, hidden]: the draft's own matrix, else the target's. Raises CannotReplay."""
     draft, target = evidence.draft, evidence.target
     assert draft is not None
     weights = draft.weights
     own = next((name for name in _EMBEDDING if weights is not None and name in weights.info), None)
     if weights is not None and own is not None:
         info = weights.info[own]
+        if info.row_shape != (hidden,):
+            raise CannotReplay(f"its {own} is {list(info.shape[:8])}, and its layers are {hidden} wide")
         return lambda ids: np.asarray(take_rows(info, ids), dtype=np.float32)
     if target is None or target.weights is None:
         raise CannotReplay(
-            "the draft has no embedding of its own and the target's weights are not there; give the target's folder "
-            "with weights (--target DIR)"
+            "it has no embedding of its own and the target's weights are not there; give the target's folder with "
+            "weights (--target DIR)"
+        )
+    if target.hidden != hidden:
+        raise CannotReplay(
+            f"it has no embedding of its own, and the target's is {target.hidden} wide where its layers are {hidden}"
         )
     return target.embedding
 

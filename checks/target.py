@@ -68,21 +68,14 @@ class Target:
 
     @property
     def rms_eps(self) -> float:
-        """The epsilon of its norms; transformers' default 1e-6 when the config has none."""
-        for key in _EPS:
-            value = self.text.get(key)
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                return float(value)
-        return 1e-6
+        """The epsilon of its norms; transformers' default 1e-6 when the config has none. Raises BadConfig."""
+        return self._factor(_EPS, 1e-6)
 
     @property
     def embedding_scale(self) -> float:
-        """What the model multiplies its embedding rows by before the first layer."""
-        for key in ("embedding_multiplier", "scale_emb"):
-            value = self.text.get(key)
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                return float(value)
-        return _bfloat16(math.sqrt(self.hidden)) if self.model_type.startswith(_SCALED) else 1.0
+        """What the model multiplies its embedding rows by before the first layer. Raises BadConfig."""
+        own = _bfloat16(math.sqrt(self.hidden)) if self.model_type.startswith(_SCALED) else 1.0
+        return self._factor(("embedding_multiplier", "scale_emb"), own)
 
     @cached_property
     def weights(self) -> Weights | None:
@@ -124,6 +117,16 @@ class Target:
                 if prefix + name in info:
                     return info[prefix + name]
         raise BadTensors(f"{self.path}: its weights have no {what} under a known name")
+
+    def _factor(self, keys: tuple[str, ...], default: float) -> float:
+        """The first of these that is a number. Raises BadConfig for one that nothing can be computed with."""
+        for key in keys:
+            value = self.text.get(key)
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                if not 0 <= value < math.inf:
+                    raise BadConfig(f"{self.path}: {key} is {value} in its config.json, which no model can run with")
+                return float(value)
+        return default
 
     def _number(self, keys: tuple[str, ...], what: str) -> int:
         for key in keys:

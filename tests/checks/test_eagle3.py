@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from checks.draft import open_draft
-from checks.eagle3 import CannotReplay, Drafter, draft_shape, load_drafter
-from console.demo.engine.server_args import ServerArgs
+from checks.eagle3 import CannotReplay, Drafter, draft_shape, load_drafter, loading
 from console.demo.engine.engine import Engine
+from console.demo.engine.server_args import ServerArgs
 from tests.checks import pair
-from tests.checks.files import CONFIG, draft_tensors, write_tensors
+from tests.checks.files import CONFIG, draft_tensors, with_header, write_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,6 +103,9 @@ def test_both_families_of_names_load(tmp_path: Path, prefix: str) -> None:
     ("change", "words"),
     [
         ({"num_hidden_layers": 2}, "2 layers"),
+        ({"head_dim": 3, "num_attention_heads": 4}, "q_proj"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
+        ({"rms_norm_eps": -1e-6}, "rms_norm_eps is -1e-06"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "longrope"),
         ({"num_attention_heads": 3, "head_dim": 4}, "q_proj"),
@@ -116,7 +119,10 @@ def test_what_is_not_computed_is_named(tmp_path: Path, change: dict[str, Any], w
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("midlayer.self_attn.kv_a_proj_with_mqa.weight", "MLA"), ("midlayer.self_attn.q_norm.weight", "q_norm")],
+    [
+        ("midlayer.self_attn.kv_a_proj_with_mqa.weight", "qk_nope_head_dim"),
+        ("midlayer.self_attn.q_norm.weight", "q_norm"),
+    ],
 )
 def test_tensors_of_another_kind_of_draft_are_named(tmp_path: Path, name: str, words: str) -> None:
     tensors = {**draft_tensors(), name: np.zeros((4, 4), dtype=np.float32)}
@@ -129,6 +135,73 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     del tensors["midlayer.mlp.up_proj.weight"]
     with pytest.raises(CannotReplay, match=r"midlayer\.mlp\.up_proj"):
         load_drafter(open_draft(written(tmp_path / "draft", {}, tensors)))
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def giant(folder: Path, vocab: int) -> Path:
+    """A draft whose head is said to have `vocab` rows, in a file that is all hole behind its header."""
+    tensors = {name: value for name, value in draft_tensors().items() if name not in ("lm_head.weight", "d2t")}
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG), "utf-8")
+    write_tensors(folder / "model.safetensors", tensors)
+    size = vocab * 16 * 2
+    header = {"lm_head.weight": {"dtype": "BF16", "shape": [vocab, 16], "data_offsets": [0, size]}}
+    path = folder / "model-2.safetensors"
+    path.write_bytes(with_header(header))
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size + size)
+    return folder
+
+
+def test_a_draft_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with pytest.raises(CannotReplay, match=r"its weights take 4096\.0 GiB in float32, more than .* GiB"):
+        load_drafter(open_draft(giant(tmp_path / "draft", 2**36)))
+
+
+@pytest.mark.parametrize(
+    ("free", "words"),
+    [
+        (
+            4096,
+            r"take 0\.0 GiB in float32, more than 0\.0 GiB, half of the 0\.0 GiB that are free; run the check where",
+        ),
+        (None, ""),
+        (2**50, ""),
+    ],
+)
+def test_half_of_what_is_free_is_taken_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int | None, words: str
+) -> None:
+    monkeypatch.setattr(loading, "free_memory", lambda: free)
+    draft = open_draft(written(tmp_path / "draft", {}))
+    if not words:
+        assert load_drafter(draft).shape.hidden == 16
+        return
+    with pytest.raises(CannotReplay, match=words):
+        load_drafter(draft)
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    2048 kB\n"}, 2 << 20),
+        ({"/proc/meminfo": "MemAvailable:\n"}, None),
+        ({"/proc/meminfo": "MemAvailable: many kB\n"}, None),
+        ({}, None),
+        ({"memory.max": "3000\n", "memory.current": "1000\n", "memory.stat": "anon 1\ninactive_file 500\n"}, 2500),
+        ({"memory.max": "max\n", "memory.current": "1000\n"}, None),
+        ({"memory.max": "3000\n", "memory.current": "4000\n", "memory.stat": "odd\n"}, 0),
+        ({"/proc/meminfo": "MemAvailable: 1 kB\n", "memory.max": "3000", "memory.current": "1000"}, 1024),
+    ],
+)
+def test_free_memory_is_what_the_system_and_the_container_leave(
+    monkeypatch: pytest.MonkeyPatch, files: dict[str, str], free: int | None
+) -> None:
+    held = {name.rpartition("/")[2]: text for name, text in files.items()}
+    monkeypatch.setattr(loading, "_text", lambda path: held.get(path.rpartition("/")[2], ""))
+    assert loading.free_memory() == free
 
 
 # -- against torch and transformers ------------------------------------------------------------------------------------

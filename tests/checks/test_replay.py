@@ -241,10 +241,68 @@ def test_few_anchors_conclude_nothing(tmp_path: Path) -> None:
 
 
 def test_a_draft_of_another_kind_is_unknown_with_its_reason(tmp_path: Path) -> None:
-    latent = {"midlayer.self_attn.kv_a_proj_with_mqa.weight": np.zeros((4, 4), dtype=np.float32)}
-    finding = replayed(tmp_path, None, draft=changed(tmp_path / "draft", lambda tensors: tensors.update(latent)))
+    normed = {"midlayer.self_attn.q_norm.weight": np.ones(32, dtype=np.float32)}
+    finding = replayed(tmp_path, None, draft=changed(tmp_path / "draft", lambda tensors: tensors.update(normed)))
     assert finding.verdict is UNKNOWN
-    assert "MLA" in finding.summary
+    assert "q_norm" in finding.summary
+
+
+def test_a_draft_of_latent_attention_is_replayed(tmp_path: Path) -> None:
+    """The shipped draft with latent attention in the place of its own, by chance: it is run, and is worth little."""
+    heads, nope, rope, value, rank = 4, 16, 8, 16, 24
+    rng = np.random.default_rng(0)
+
+    def matrix(*size: int) -> np.ndarray:
+        return (rng.normal(size=size) / size[-1] ** 0.5).astype(np.float32)
+
+    def relay(tensors: dict[str, np.ndarray]) -> None:
+        hidden = tensors["norm.weight"].shape[0]
+        for part in "qkvo":
+            del tensors[f"midlayer.self_attn.{part}_proj.weight"]
+        tensors.update({
+            "midlayer.self_attn.q_proj.weight": matrix(heads * (nope + rope), 2 * hidden),
+            "midlayer.self_attn.kv_a_proj_with_mqa.weight": matrix(rank + rope, 2 * hidden),
+            "midlayer.self_attn.kv_a_layernorm.weight": np.ones(rank, dtype=np.float32),
+            "midlayer.self_attn.kv_b_proj.weight": matrix(heads * (nope + value), rank),
+            "midlayer.self_attn.o_proj.weight": matrix(hidden, heads * value),
+        })  # fmt: skip
+
+    sizes = {"num_attention_heads": heads, "qk_nope_head_dim": nope, "qk_rope_head_dim": rope, "v_head_dim": value}
+    config = {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "kv_lora_rank": rank, "q_lora_rank": None, **sizes}
+    draft = changed(tmp_path / "draft", relay, config)
+    finding = replayed(tmp_path, None, everything=False, draft=draft)
+    assert finding.verdict in (INFO, WARN, FAIL)
+    assert len(finding.evidence["marginal"]) == 5
+    assert finding.evidence["accept_length"]["mean"] >= 1
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_an_embedding_of_another_width_is_unknown_and_named(tmp_path: Path, own: bool) -> None:
+    def narrow(tensors: dict[str, np.ndarray]) -> None:
+        if own:
+            tensors["embed_tokens.weight"] = np.zeros((128, 5), dtype=np.float32)
+            return
+        half = tensors["norm.weight"].shape[0] // 2
+        query, key = (tensors[f"midlayer.self_attn.{part}_proj.weight"].shape[0] for part in "qk")
+        inner = tensors["midlayer.mlp.gate_proj.weight"].shape[0]
+        shapes = {"q_proj": (query, 2 * half), "k_proj": (key, 2 * half), "v_proj": (key, 2 * half)}
+        tensors.update({f"midlayer.self_attn.{part}.weight": np.zeros(size) for part, size in shapes.items()})
+        tensors["midlayer.self_attn.o_proj.weight"] = np.zeros((half, query))
+        for part, size in (("gate", (inner, half)), ("up", (inner, half)), ("down", (half, inner))):
+            tensors[f"midlayer.mlp.{part}_proj.weight"] = np.zeros(size)
+        for norm in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
+            tensors[f"midlayer.{norm}.weight"] = np.ones(half)
+        tensors["norm.weight"] = np.ones(half)
+        tensors["fc.weight"] = tensors["fc.weight"][:half]
+        tensors["lm_head.weight"] = tensors["lm_head.weight"][:, :half].copy()
+        tensors.update({name: value.astype(np.float32) for name, value in tensors.items() if value.dtype == np.float64})
+
+    wide = json.loads((pair.DRAFT / "config.json").read_text("utf-8"))
+    config = {"head_dim": wide.get("head_dim") or wide["hidden_size"] // wide["num_attention_heads"]}
+    config["target_hidden_size"] = pair.target().weights["model.norm.weight"].shape[0]
+    finding = replayed(tmp_path, None, everything=False, draft=changed(tmp_path / "draft", narrow, config))
+    assert finding.verdict is UNKNOWN
+    assert "wide" in finding.summary
 
 
 def test_no_embedding_anywhere_is_unknown_and_says_what_is_needed(tmp_path: Path) -> None:

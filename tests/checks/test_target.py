@@ -79,6 +79,17 @@ def test_gemma_scales_its_embedding_and_offsets_its_norm(tmp_path: Path) -> None
     assert open_target(write_target(tmp_path / "granite", embedding_multiplier=12)).embedding_scale == 12.0
 
 
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1e-6", "1e999"])
+@pytest.mark.parametrize("key", ["rms_norm_eps", "embedding_multiplier"])
+def test_a_number_that_nothing_can_be_computed_with_is_named(tmp_path: Path, key: str, value: str) -> None:
+    (tmp_path / "config.json").write_text(
+        f'{{"num_hidden_layers": 2, "hidden_size": 8, "vocab_size": 9, "{key}": {value}}}'
+    )
+    model = open_target(tmp_path)
+    with pytest.raises(BadConfig, match=f"{key} is"):
+        _ = (model.rms_eps, model.embedding_scale)
+
+
 def test_token_ids_of_another_vocabulary_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadTensors, match="of another vocabulary"):
         target(tmp_path).embedding(np.array([30]))
