@@ -10,7 +10,7 @@ from typing import Any
 from checks.catalog import check
 from checks.cfg.forward import SWITCHES
 from checks.cfg.layouts import names_of
-from checks.cfg.model import LATENT
+from checks.cfg.model import CLASSES, LATENT
 from checks.draft import Draft
 from checks.draft_shapes import family, normal_name, normal_names
 from checks.engines.versions import Span, span
@@ -99,6 +99,8 @@ def _judge_names(raw: list[str], kind: str, latent: bool, serving: Serving) -> F
         return Finding(NAMES, Verdict.WARN, said, facts)
     if not serving.is_sglang:
         return Finding(NAMES, Verdict.PASS, f"{kind} is loaded by {serving.words}", facts)
+    if latent and serving.within(CLASSES[LATENT]) is False:
+        return Finding(NAMES, Verdict.INFO, f"not asked: {serving.words} has no {LATENT}, see cfg.architectures", facts)
     if latent and any(name.startswith("model.") for name in raw):
         said = f"the names begin with model., and {LATENT} loads them without it ({releases(TAKES_LAYERS)})"
         return Finding(NAMES, Verdict.FAIL, said, facts)

@@ -11,7 +11,7 @@ from checks.engines.sglang.options import NAMES, SINCE, canonical, known
 from checks.engines.versions import Span, span
 from checks.errors import CheckError
 from checks.finding import Finding, FlagsFix, Verdict
-from checks.flags.case import EAGLES, Case, flags_check
+from checks.flags.case import EAGLES, Case, flags_check, slips_of
 from checks.rules import releases
 
 # The algorithms, and the releases that have them; up to 0.5.11 the name had to be in capitals.
@@ -30,7 +30,7 @@ CAPITALS = span("", "0.5.11")
 _INFERRED = "; inferred from the source, not confirmed"
 
 
-@flags_check("flags.parse")
+@flags_check("flags.parse", every=True)
 def parse(case: Case) -> Finding | None:
     """The command line reads as it was meant, and the release has its flags.
 
@@ -40,9 +40,13 @@ def parse(case: Case) -> Finding | None:
 
     FAIL: a speculative flag or algorithm that the named release does not have, or in small letters up to 0.5.11. INFO:
     a flag no inspected release has, with the nearest one. PASS: all are known. `evidence.parsed` shows what was read.
+    UNKNOWN: another engine's command line.
 
-    What to do: correct the flag, or take it out.
+    What to do: correct the flag, or take it out; of a slip the fix does both.
     """
+    if not case.serving.is_sglang:
+        said = f"the flags of {case.serving.words} are not judged here, but for its method (flags.algo_vs_arch)"
+        return case.say(Verdict.UNKNOWN, said, {"needs": ["an eye on its flags: only SGLang's are known here"]})
     facts_ = case.launch.facts
     parsed = {name: value for name, value in sorted(facts_.flags.items()) if name not in ("api-key", "admin-api-key")}
     unknown = sorted(name for name in facts_.flags if not known(name))
@@ -69,9 +73,12 @@ def parse(case: Case) -> Finding | None:
         said = f"--speculative-algorithm {algorithm!r:.40} is none of {', '.join(ALGORITHMS)}: a plug-in's, or a slip"
         return case.say(Verdict.INFO, said, facts)
     if unknown:
+        slips = slips_of(case.launch)
+        right = {name: facts_.flags[spelt] for spelt, name in slips.items()}
+        mend = FlagsFix(set=right, unset=tuple(slips)) if slips else None
         near = {name: difflib.get_close_matches(name, NAMES, 1, 0.8) for name in unknown}
         shown = ", ".join(f"--{name:.60}" + (f" (--{near[name][0]}?)" if near[name] else "") for name in unknown[:5])
-        return case.say(Verdict.INFO, f"not a flag of any inspected release: {shown}", facts)
+        return case.say(Verdict.INFO, f"not a flag of any inspected release: {shown}", {**facts, "slips": slips}, mend)
     return case.say(Verdict.PASS, f"{len(facts_.flags)} flags, all known", facts)
 
 

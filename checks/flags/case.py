@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from checks.cfg.layouts import names_of
 from checks.draft import Draft
 from checks.draft_shapes import normal_names
 from checks.engines.sglang.flags import Effective, effective
+from checks.engines.sglang.options import NAMES, canonical, known
 from checks.engines.versions import Span, span
 from checks.errors import CheckError
 from checks.evidence import Evidence
@@ -23,6 +25,8 @@ from checks.target import Target
 
 EVERY = span()
 EAGLES = ("EAGLE", "EAGLE3", "NEXTN")
+# Nearer than the flags of one family are to each other.
+_NEAR = 0.93
 _NEEDS = "the launch flags (--args, or a running server)"
 _RELEASE = "the engine's release (--engine sglang==VERSION)"
 
@@ -104,11 +108,25 @@ class Case:
         return self.say(verdict, said, found, fix)
 
 
+def slips_of(launch: Launch) -> dict[str, str]:
+    """Flags that no inspected release has, and the flag each nearly is, where that one is not given."""
+    found = {}
+    for name in launch.facts.flags:
+        near = difflib.get_close_matches(name, NAMES, 1, _NEAR) if not known(name) else []
+        if near and canonical(near[0]) not in launch.facts.flags:
+            found[name] = canonical(near[0])
+    return found
+
+
 Judge = Callable[[Case], Optional[Finding]]
 
 
-def flags_check(id: str) -> Callable[[Judge], CheckFunction]:
-    """Register a question on the launch flags, asked once for every engine; without flags it is UNKNOWN, once."""
+def flags_check(id: str, every: bool = False) -> Callable[[Judge], CheckFunction]:
+    """Register a question on the launch flags, asked once for every engine; without flags it is UNKNOWN, once.
+
+    Most ask for SGLang's flags: of another engine's command line they say so, and `flags.parse` alone says what is not
+    known of it. `every`: the question is asked of every engine.
+    """
 
     def register(judge: Judge) -> CheckFunction:
         @check(id)
@@ -119,9 +137,9 @@ def flags_check(id: str) -> Callable[[Judge], CheckFunction]:
                 yield Finding(id, Verdict.UNKNOWN, f"not checked: needs {_NEEDS}", {"needs": [_NEEDS]})
                 return
             for serving in servings(evidence):
-                if not serving.is_sglang:
-                    said = f"not checked: the flags of {serving.words} are not known here, only SGLang's"
-                    yield Finding(id, Verdict.UNKNOWN, said, {"needs": ["a table of its flags"]}, engine=serving.label)
+                if not serving.is_sglang and not every:
+                    said = f"not asked of {serving.words}: a question on SGLang's flags"
+                    yield Finding(id, Verdict.INFO, said, {"asked_of": "sglang"}, engine=serving.label)
                     continue
                 found = judge(Case(id, evidence, launch, serving))
                 if found is not None:

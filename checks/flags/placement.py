@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from checks.cfg.layouts import names_of
+from checks.cfg.model import LATENT
 from checks.draft import Draft
 from checks.engines.events import Decode
 from checks.engines.versions import span
@@ -19,6 +21,11 @@ DEFAULT_RUNNING = 48
 """--max-running-requests with speculation where it is not given, in every release."""
 MEMORY = 0.9
 QUANTIZES_DRAFT = span("0.5.7")
+OWN_BACKEND = span("0.5.7")
+
+# Backends that take one kind of attention only (srt/layers/attention/attention_registry.py).
+_LATENT_ONLY = ("trtllm_mla", "tokenspeed_mla", "cutedsl_mla")
+_DENSE_ONLY = ("trtllm_mha",)
 
 # Families whose sliding window SGLang's EAGLE-3 handles from the first release that serves them.
 _WINDOWED = ("gpt_oss",)
@@ -233,6 +240,51 @@ def draft_quantization(case: Case) -> Finding | None:
         return case.rule(Verdict.WARN, f"{said}; only later ones can tell them apart", span("", "0.5.6"), facts)
     fix = FlagsFix(set={"speculative-draft-model-quantization": "unquant"})
     return case.rule(Verdict.WARN, f"{said}: --speculative-draft-model-quantization unquant", EVERY, facts, fix)
+
+
+@flags_check("flags.draft_backend")
+def draft_backend(case: Case) -> Finding | None:
+    """The draft can be served by the attention backend it inherits from the target.
+
+    Without --speculative-draft-attention-backend (0.5.7 and later) the draft takes the target's. Some backends serve
+    one kind of attention only: trtllm_mla, tokenspeed_mla and cutedsl_mla latent attention, trtllm_mha the other. A
+    Llama draft of a target with latent attention (DeepSeek, Kimi) under one of these stops the start: `trtllm_mla
+    backend can only be used with MLA models`.
+
+    FAIL: such a backend, and a draft of the other kind. INFO: no backend is named, and target and draft are of
+    different kinds: on Blackwell the server may choose one of these. PASS: otherwise.
+
+    What to do: stage the fix, or name another backend for the draft; before 0.5.7 for both.
+    """
+    launch, draft, target = case.launch, case.draft, case.target
+    named = [
+        launch.text(name) for name in ("attention-backend", "prefill-attention-backend", "decode-attention-backend")
+    ]
+    own = launch.text("speculative-draft-attention-backend")
+    latent = draft is not None and LATENT in names_of(draft.config)
+    facts = {
+        "attention_backend": [name for name in named if name],
+        "draft_backend": own or None,
+        "draft_latent": latent,
+    }
+    if case.algorithm not in EAGLES or draft is None or draft.is_speculators or not case.eagle3:
+        return case.say(Verdict.PASS, "no EAGLE-3 draft is given", facts)
+    wrong = next((name for name in ([own] if own else named) if name in (_DENSE_ONLY if latent else _LATENT_ONLY)), "")
+    kind = "latent attention" if latent else "dense attention"
+    if wrong:
+        inherits = case.serving.within(OWN_BACKEND)
+        # Both serve where trtllm_mla does; trtllm_mha, which the reports took, only without a tree.
+        chain = case.effective is not None and case.effective.topk == 1
+        other = "trtllm_mha" if chain and not latent else "flashinfer"
+        fix = FlagsFix(set={"speculative-draft-attention-backend": other}) if inherits else None
+        how = "is given it" if own else "inherits it"
+        said = f"{wrong} does not serve a draft of {kind}, which {how}: the start stops"
+        return case.rule(Verdict.FAIL, said, EVERY, facts, fix)
+    theirs = target is not None and whole(target.text.get("kv_lora_rank")) is not None
+    if theirs and not latent and not own and not any(named):
+        said = f"the draft is of {kind} and the target of latent: on Blackwell, where trtllm_mla is chosen for both, "
+        return case.say(Verdict.INFO, f"{said}name --speculative-draft-attention-backend", facts)
+    return case.say(Verdict.PASS, f"the draft's {kind} is served", facts)
 
 
 def _quantised(draft: Draft | None) -> bool:

@@ -8,11 +8,14 @@ from checks.cfg.layouts import names_of
 from checks.draft_shapes import draft_vocab
 from checks.engines.versions import Span, span
 from checks.finding import Finding, FlagsFix, Verdict
-from checks.flags.case import EAGLES, EVERY, Case, flags_check
+from checks.flags.case import EAGLES, EVERY, Case, flags_check, slips_of
+from checks.flags.method import method_vs_arch
 from checks.jsonfile import whole
+from checks.launch import PLANNED
 from checks.rules import releases
 
 ADJUSTS = span("0.4.6")
+_TRIPLE = ("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens")
 # Attention backends that take a tree over pages of several tokens.
 _TREE_BACKENDS: tuple[tuple[Span, tuple[str, ...]], ...] = (
     (span("0.5.2", "0.5.5"), ("flashinfer",)),
@@ -22,7 +25,7 @@ _TREE_BACKENDS: tuple[tuple[Span, tuple[str, ...]], ...] = (
 _OLDER = ("eagle", "nextn", "mtp")
 
 
-@flags_check("flags.algo_vs_arch")
+@flags_check("flags.algo_vs_arch", every=True)
 def algo_vs_arch(case: Case) -> Finding | None:
     """--speculative-algorithm is the one this draft is made for.
 
@@ -30,12 +33,18 @@ def algo_vs_arch(case: Case) -> Finding | None:
     has the width of one, and `fc` is passed over. It then proposes noise: accept length exactly 1.00 for ever, slower
     than no speculation.
 
-    FAIL: an EAGLE-3 draft (by its class, its map or its `hidden_norm`) and another algorithm; EAGLE3 and a draft of
-    EAGLE-1/2 or of a model's own prediction layers. WARN: a draft path and no algorithm, so that nothing is speculated.
+    vLLM names it in --speculative-config: `method` builds the class, so `eagle` on an EAGLE-3 draft stops the start, or
+    feeds one state where several are read. Without a method it guesses from the path's name.
+
+    FAIL: an EAGLE-3 draft (by its class, its map or its `hidden_norm`) and another algorithm or method; EAGLE3 and a
+    draft of EAGLE-1/2 or of a model's own prediction layers; EAGLE3 without a draft path, when the target itself is
+    loaded as its draft and the start stops. WARN: a draft path and no algorithm, so that nothing is speculated.
     INFO: no algorithm, and no draft path either.
 
-    What to do: stage the fix, EAGLE3.
+    What to do: stage the fix, EAGLE3; name the draft.
     """
+    if not case.serving.is_sglang:
+        return method_vs_arch(case)
     algorithm, by, draft = case.algorithm, case.eagle3, case.draft
     names = names_of(draft.config) if draft is not None else []
     facts: dict[str, Any] = {"algorithm": algorithm or None, "architectures": names, "eagle3_by": by or None}
@@ -45,6 +54,12 @@ def algo_vs_arch(case: Case) -> Finding | None:
             said = "a draft is given and no --speculative-algorithm: the server runs without it"
             return case.rule(Verdict.WARN, said, EVERY, facts, fix)
         return case.say(Verdict.INFO, "no --speculative-algorithm: the server runs without a draft", facts)
+    if algorithm == "EAGLE3" and not _names_draft(case):
+        given = FlagsFix(set={"speculative-draft-model-path": str(draft.path)}) if draft is not None else None
+        said = (
+            "EAGLE3 without --speculative-draft-model-path: the target is loaded as its own draft, and the start stops"
+        )
+        return case.rule(Verdict.FAIL, said, EVERY, facts, given)
     if by and algorithm != "EAGLE3":
         effect = (
             "it starts, captures no states, passes fc over and accepts nothing (1.00)"
@@ -60,6 +75,12 @@ def algo_vs_arch(case: Case) -> Finding | None:
     if algorithm == "EAGLE3" and not by:
         return case.say(Verdict.INFO, "EAGLE3, and nothing says which kind the draft is", facts)
     return case.say(Verdict.PASS, f"{algorithm} for {by or 'this draft'}", facts)
+
+
+def _names_draft(case: Case) -> bool:
+    """Whether the server is told its draft: flags that are only planned go with the draft that is given beside them."""
+    planned = case.launch.source == PLANNED and case.draft is not None
+    return bool(case.launch.facts.draft) or planned or case.launch.has("config")
 
 
 @flags_check("flags.triple")
@@ -94,18 +115,24 @@ def triple(case: Case) -> Finding | None:
         return case.say(Verdict.INFO, f"{said}{newest}", facts)
     if case.launch.has("speculative-adaptive") and facts_.steps is None:
         return case.say(Verdict.PASS, "adaptive steps: the server chooses them", facts)
-    steps = facts_.steps or max((facts_.draft_tokens or 4) - 1, 1)
-    topk = facts_.topk or 1
-    tokens = facts_.draft_tokens if facts_.draft_tokens is not None and topk > 1 else steps + 1
+    slips = {slip: name for slip, name in slips_of(case.launch).items() if name in _TRIPLE}
+    meant = {name: case.launch.number(slip) for slip, name in slips.items()}
+    steps = facts_.steps or meant.get(_TRIPLE[0]) or max((facts_.draft_tokens or 4) - 1, 1)
+    topk = facts_.topk or meant.get(_TRIPLE[1]) or 1
+    given_tokens = facts_.draft_tokens or meant.get(_TRIPLE[2])
+    tokens = given_tokens if given_tokens is not None and topk > 1 else steps + 1
     fix = FlagsFix(
         set={
             "speculative-num-steps": steps,
             "speculative-eagle-topk": topk,
             "speculative-num-draft-tokens": tokens,
-        }
+        },
+        unset=tuple(slips),
     )
     missing = ", ".join(name for name in given if name not in told)
-    return case.rule(Verdict.FAIL, f"{', '.join(told)} given and {missing} not: all three or none", EVERY, facts, fix)
+    slipped = "".join(f"; --{slip:.60} is a slip for --{name}" for slip, name in slips.items())
+    said = f"{', '.join(told)} given and {missing} not: all three or none{slipped}"
+    return case.rule(Verdict.FAIL, said, EVERY, facts, fix)
 
 
 @flags_check("flags.topk1_tokens")
@@ -143,7 +170,7 @@ def effective_k(case: Case) -> Finding | None:
     that is "worse on SGLang" may compare 2/1/2, one drafted token as asked, with K=2.
 
     WARN: topk 1 and fewer draft tokens than steps + 1, where less is asked for than the steps suggest; more draft
-    tokens than the tree of steps and topk has. INFO: the number.
+    tokens than the tree of steps and topk has; nothing is drafted at all. INFO: the number.
 
     What to do: compare at the same number of drafted tokens.
     """
@@ -155,6 +182,9 @@ def effective_k(case: Case) -> Finding | None:
     asked = (facts_.draft_tokens or now.draft_tokens) - 1
     drafted = now.draft_tokens - 1
     facts = {"steps": now.steps, "topk": now.topk, "asked": asked, "drafted": drafted, "ceiling": now.ceiling}
+    if drafted < 1 or now.steps < 1:
+        said = f"{now.steps} steps and {now.draft_tokens} draft tokens draft nothing: every step emits one token"
+        return case.rule(Verdict.WARN, said, EVERY, facts)
     if now.topk == 1 and asked < now.steps:
         said = (
             f"{facts_.draft_tokens} draft tokens ask for {asked} drafted and {now.steps} steps for {now.steps}; "

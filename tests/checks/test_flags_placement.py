@@ -141,3 +141,35 @@ def test_a_draft_does_not_take_over_the_targets_quantisation(
     if found["fix"]:
         after = applied(f"{GOOD} {args}", found)
         assert ask("flags.draft_quantization", draft, served, engine, after)["verdict"] == "PASS"
+
+
+KIMI = {"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 512}
+LATENT = {"architectures": ["Eagle3DeepseekV2ForCausalLM"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "args", "verdict"),
+    [
+        ({}, KIMI, "--attention-backend trtllm_mla", "FAIL"),
+        ({}, KIMI, "--decode-attention-backend cutedsl_mla", "FAIL"),
+        (LATENT, {}, "--attention-backend trtllm_mha", "FAIL"),
+        ({}, KIMI, "--attention-backend trtllm_mla --speculative-draft-attention-backend trtllm_mha", "PASS"),
+        ({}, KIMI, "--speculative-draft-attention-backend trtllm_mla", "FAIL"),
+        ({}, KIMI, "--attention-backend flashinfer", "PASS"),
+        (LATENT, KIMI, "--attention-backend trtllm_mla", "PASS"),
+        ({}, KIMI, "", "INFO"),
+        ({}, {}, "", "PASS"),
+    ],
+    ids=str,
+)
+def test_a_draft_is_served_by_a_backend_of_its_own_kind(
+    tmp_path: Path, change: dict[str, Any], more: dict[str, Any], args: str, verdict: str
+) -> None:
+    draft, target = draft_of(tmp_path / "d", change), write_target(tmp_path / "t", **more)
+    given = f"{GOOD} {args}"
+    found = ask("flags.draft_backend", draft, target, "sglang==0.5.12", given)
+    assert found["verdict"] == verdict
+    if verdict == "FAIL":
+        mended = " ".join(f"--{key} {value}" for key, value in found["fix"]["set"].items())
+        assert ask("flags.draft_backend", draft, target, "sglang==0.5.12", f"{given} {mended}")["verdict"] == "PASS"
+        assert ask("flags.draft_backend", draft, target, "sglang==0.5.6", given)["fix"] is None
