@@ -12,6 +12,8 @@ from checks.eagle3.layout import CannotReplay, common_name, draft_shape
 MOST = 32 * 2**30
 """Bytes of float32 that are ever loaded. The largest drafts known, of 16,384 wide targets, take 20 GB."""
 
+_FLOATS, _WHOLE = ("F64", "F32", "F16", "BF16"), ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8")
+
 SHARE = 0.5
 """Of the memory that is free: the server and its page cache live on the same host."""
 
@@ -30,8 +32,13 @@ def load_drafter(draft: Draft) -> Drafter:
         common = common_name(stored)
         if common and wanted.setdefault(common, stored) != stored:
             raise CannotReplay(f"{wanted[common]} and {stored} are one tensor to the engines")
-    shapes = {common: weights.info[stored].shape for common, stored in wanted.items()}
+    held = {common: weights.info[stored] for common, stored in wanted.items()}
+    shapes = {common: info.shape for common, info in held.items()}
     shape = draft_shape(draft.config, shapes)
+    for common, info in held.items():
+        if info.dtype not in (_WHOLE if common == "d2t" else _FLOATS):
+            what = "no offsets of token ids" if common == "d2t" else "quantised or no weights"
+            raise CannotReplay(f"{info.name} is of {info.dtype}: {what}")
     _fits_in_memory(sum(4 * math.prod(size) for size in shapes.values()))
     return Drafter(shape, {common: weights.read(stored) for common, stored in wanted.items()})
 

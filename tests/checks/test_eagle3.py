@@ -137,6 +137,19 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
         load_drafter(open_draft(written(tmp_path / "draft", {}, tensors)))
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("d2t", np.zeros(10, dtype=np.float32)),
+        ("d2t", np.zeros(10, dtype=bool)),
+        ("midlayer.mlp.up_proj.weight", np.zeros((24, 16), dtype=np.int32)),
+    ],
+)
+def test_numbers_of_another_kind_are_named(tmp_path: Path, name: str, values: np.ndarray) -> None:
+    with pytest.raises(CannotReplay, match=f"{name} is of "):
+        load_drafter(open_draft(written(tmp_path / "draft", {}, {**draft_tensors(), name: values})))
+
+
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
