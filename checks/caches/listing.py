@@ -20,6 +20,8 @@ NOT_SAMPLES = re.compile(
     r"\.(pt|ckpt|safetensors)"
 )
 
+_GROWING = (".log", ".out", ".lock", ".tmp")
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -62,6 +64,19 @@ def list_files(path: Path) -> Listing:
             others.append(entry.name)
     found.sort(key=lambda file: [numbers(part) for part in file.parts])
     return Listing(path, found[0].parent if found else path, tuple(found), tuple(sorted(others)))
+
+
+def side_files(path: Path) -> Iterator[Path]:
+    """The files of a cache that are no samples and may say what its samples hold: indices, shards, manifests, the
+    dataset with the masks, which may stand one folder above. Logs and locks are none of them."""
+    top = path if path.is_dir() else path.parent
+    for entry in _walk(top, DEPTH):
+        sample = entry.name.endswith(SUFFIXES) and not NOT_SAMPLES.fullmatch(entry.name)
+        if not sample and not entry.name.endswith(_GROWING):
+            yield Path(entry.path)
+    for above in [*sorted(top.parent.glob("*.arrow")), top.parent / "state.json"]:
+        if above.is_file():
+            yield above
 
 
 def numbers(text: str) -> tuple[tuple[int, str], ...]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from checks.catalog import check
-from checks.data.scan import Seen, place, scans
+from checks.data.scan import place, scans
+from checks.data.seen import Seen
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from checks.catalog import check
-from checks.data.scan import Scan, Turn, place, scans
+from checks.data.scan import Scan, place, scans
+from checks.data.seen import Turn
 from checks.data.turns import late_by_constancy, offsets, read_tokens
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict

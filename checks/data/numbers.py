@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from checks.catalog import check
-from checks.data.scan import Fault, Scan, Seen, place, scans
+from checks.data.scan import Scan, place, scans
+from checks.data.seen import Fault, Seen
 from checks.errors import CheckError
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict

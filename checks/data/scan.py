@@ -1,19 +1,24 @@
 """One walk over a cache's samples, whose facts all checks of the family share: each sample is opened once.
 
 Bounded: of many samples only ids and masks are looked at, of few the states, and of those some stretches of rows.
-Asking for all samples reads everything.
+Asking for all samples reads everything, which may take a day: what was seen is kept until the run has ended, so that
+one that is interrupted goes on where it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from checks.caches import Cache, CacheSample
-from checks.caches.cache import Samples
+from checks.caches.cache import Place, Samples
+from checks.data.kept import Kept
+from checks.data.seen import Fault, Seen, Turn
 from checks.data.stored import Oddness, oddness
 from checks.errors import BadTensors, NeedsLibrary, OtherShape, Unpaired
 from checks.evidence import Evidence, Need
@@ -31,69 +36,15 @@ BEFORE, AFTER, TURNS = 48, 8, 4
 
 
 @dataclass(frozen=True)
-class Fault:
-    """Rows of one block that are wrong: which block, how many of those read, and the first by its place in the text."""
-
-    where: str
-    rows: int
-    first: int
-    note: str = ""
-
-    def as_json(self, name: str) -> dict[str, Any]:
-        """For evidence."""
-        note = {"note": self.note} if self.note else {}
-        return {"file": name, "where": self.where, "rows": self.rows, "first_row": self.first, **note}
-
-
-@dataclass(frozen=True)
-class Turn:
-    """The tokens around the first masked-in token of a turn: `ids[begin]` is that token, `at` its place in `file`."""
-
-    file: str
-    ids: Ids
-    begin: int
-    at: int
-
-
-@dataclass
-class Seen:
-    """What one sample showed. `problem`: damaged, shape, unpaired, or none."""
-
-    name: str
-    problem: str = ""
-    error: str = ""
-    found: str = ""
-    length: int = 0
-    text: int = 0
-    """Equal for equal token ids."""
-    low: tuple[int, int] = (0, 0)
-    """Row and value of the least token id."""
-    high: tuple[int, int] = (0, 0)
-    tail: tuple[int, int, int] = (0, 0, 0)
-    """The run of one id the text ends with: that id, its length, and how many of it are masked in."""
-    mask_length: int | None = None
-    masked_in: int = 0
-    mask_values: tuple[int, ...] = ()
-    turns: tuple[Turn, ...] = ()
-    pairing: str = ""
-    """Why its ids are not those of its row in the dataset."""
-    paired: bool = False
-    rows: int = 0
-    """Rows whose states were read; 0 where only ids and mask were."""
-    dtype: str = ""
-    broken: list[Fault] = field(default_factory=list)
-    zero: list[Fault] = field(default_factory=list)
-    saturated: list[Fault] = field(default_factory=list)
-    strange: list[Fault] = field(default_factory=list)
-    repeated: list[Fault] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class Scan:
     """All that was seen of a cache, in its order."""
 
     cache: Cache
     seen: tuple[Seen, ...]
+    earlier: int = 0
+    """Samples that a run which was interrupted had read, and that were not changed since."""
+    trouble: str = ""
+    """Why this walk could not be continued, were it interrupted."""
 
     @property
     def read(self) -> tuple[Seen, ...]:
@@ -112,6 +63,8 @@ class Scan:
             "opened": len(self.seen),
             "states_of": len(self.deep),
             "rows": sum(item.rows for item in self.deep),
+            **({"read_before_interruption": self.earlier} if self.earlier else {}),
+            **({"note": self.trouble} if self.trouble else {}),
         }
 
 
@@ -149,6 +102,7 @@ def _scan(evidence: Evidence, cache: Cache) -> Scan:
     packed = any(place.path.name.endswith(".gz") for place in cache.places[:1])
     light = deep if packed else cache.samples(request.samples * LIGHT, request.seed + 1)
     thorough = request.samples == 0
+    kept = _kept(evidence, cache) if thorough else None
     wanted = {cache.name(place) for place in deep.places}
     seen: dict[str, Seen] = {}
     total = len(deep) + sum(cache.name(place) not in wanted for place in light.places)
@@ -157,10 +111,45 @@ def _scan(evidence: Evidence, cache: Cache) -> Scan:
             name = cache.name(where)
             if name in seen:
                 continue
-            seen[name] = _look(chosen, index, name, full, thorough, cache)
-            evidence.progress(len(seen), total, f"reading {name}")
+            seen[name] = _once(kept, where, name, partial(_look, chosen, index, name, full, thorough, cache))
+            before = f" ({kept.taken} read before the interruption)" if kept is not None and kept.taken else ""
+            evidence.progress(len(seen), total, f"reading {name}{before}")
     order = {cache.name(where): number for number, where in enumerate((*deep.places, *light.places))}
-    return Scan(cache, tuple(sorted(seen.values(), key=lambda item: order[item.name])))
+    every = tuple(sorted(seen.values(), key=lambda item: order[item.name]))
+    return Scan(cache, every, kept.taken, kept.trouble) if kept is not None else Scan(cache, every)
+
+
+def _kept(evidence: Evidence, cache: Cache) -> Kept:
+    """What an interrupted walk over this cache left, and where this one keeps its own; gone by `finish`."""
+    asked = sorted({item.layout for item in evidence.request.caches})
+    kept = Kept(cache, "|".join(asked))
+    evidence.memo(_KEPT, _no_walks).append(kept)
+    return kept
+
+
+def finish(evidence: Evidence) -> None:
+    """To be called when every check has said its part: there is nothing left to continue."""
+    for kept in evidence.memo(_KEPT, _no_walks):
+        kept.drop()
+
+
+_KEPT = "walks that can be continued"
+
+
+def _no_walks() -> list[Kept]:
+    return []
+
+
+def _once(kept: Kept | None, where: Place, name: str, look: Callable[[], Seen]) -> Seen:
+    """The sample as an earlier run saw it, else by looking now."""
+    if kept is None:
+        return look()
+    if (known := kept.take(name, where)) is not None:
+        return known
+    stamp, found = kept.stamp(where), look()
+    if found.problem != "damaged":  # which may pass: it is tried again
+        kept.add(found, stamp)
+    return found
 
 
 def _look(chosen: Sequence[CacheSample], index: int, name: str, full: bool, thorough: bool, cache: Cache) -> Seen:
@@ -189,7 +178,7 @@ def _tokens(sample: CacheSample, seen: Seen) -> None:
     seen.length, seen.dtype = len(ids), sample.dtype
     if not len(ids):
         return
-    seen.text = hash(ids.tobytes())
+    seen.text = int.from_bytes(blake2b(ids.tobytes(), digest_size=8).digest(), "little")
     low, high = int(ids.argmin()), int(ids.argmax())
     seen.low, seen.high = (low, int(ids[low])), (high, int(ids[high]))
     other = np.flatnonzero(ids != ids[-1])

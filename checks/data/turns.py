@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from checks.data.scan import Turn
+from checks.data.seen import Turn
 from checks.regular import open_regular
 
 # What stands right before the first token an assistant says, by chat template; white space at the end left out.
