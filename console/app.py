@@ -70,6 +70,11 @@ class ConsoleApp(App[None]):
         """Connect at once; the screen is there before the host answers."""
         self.connect()
 
+    async def on_unmount(self) -> None:
+        """Close the link, once no screen is left whose work could want it."""
+        if self.session is not None:
+            await self.session.close()
+
     # -- workers -----------------------------------------------------------------------------------------------
 
     @work(exclusive=True, group="connect")
@@ -187,11 +192,8 @@ class ConsoleApp(App[None]):
             self.copy_to_clipboard(text)
             self.notify("copied")
 
-    async def action_leave(self) -> None:
-        """Close the link and quit; the server keeps running."""
-        self.workers.cancel_all()
-        if self.session is not None:
-            await self.session.close()
+    def action_leave(self) -> None:
+        """Quit; the server keeps running."""
         self.exit()
 
     # -- what screens ask of the app ----------------------------------------------------------------------------

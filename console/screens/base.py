@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from textual.app import ComposeResult
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
+from textual.worker import Worker, WorkType
 
 from console.plain import one_line
 from console.topics import Topic
@@ -40,6 +42,18 @@ class ConsoleScreen(Screen[None]):
     def cockpit(self) -> Cockpit:
         """What is shown that is not the session's own."""
         return self.console_app.cockpit
+
+    def run_worker(self, work: WorkType[object], *args: Any, **options: Any) -> Worker[Any]:
+        """Run work that ends with the app: Textual takes a screen's parts away before it cancels the screen's work."""
+
+        async def while_running() -> None:
+            try:
+                await (work() if callable(work) else work)  # type: ignore[misc]
+            except NoMatches:
+                if self.app.is_running:
+                    raise
+
+        return super().run_worker(while_running, *args, **options)
 
     def compose(self) -> ComposeResult:
         """Top line, body, bottom line."""

@@ -97,12 +97,7 @@ async def driven(
         driver = Driver(app, pilot)
         if connected:
             await driver.until(lambda: app.cockpit.connected, "the connection")
-        try:
-            yield driver
-        finally:
-            app.workers.cancel_all()
-            if app.session is not None:
-                await app.session.close()
+        yield driver
 
 
 @contextmanager

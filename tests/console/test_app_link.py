@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from console.demo.host import started
 from console.demo.setup import free_port
 from console.deployment import HostSpec
+from console.draft import Diagnosis
 from console.embedded import Embedded
+from console.screens.draft import DraftScreen
 from tests.console.driving import driven, serving_host
 
 
@@ -100,6 +103,27 @@ async def test_a_cancelled_check_ends_on_the_host(embedded: Embedded) -> None:
         # And it can be run again.
         await driver.press("full_stop")
         await driver.checked()
+
+
+async def test_work_that_ends_while_the_screens_go_is_no_crash(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+    async with driven(embedded.folder.deployment) as driver:
+        await driver.go("2", "DraftScreen")
+        screen = driver.app.screen
+        assert isinstance(screen, DraftScreen)
+
+        async def until_its_place_is_gone() -> list[Diagnosis]:
+            asked.set()
+            while screen.query("#remarks"):
+                await asyncio.sleep(0)
+            return []
+
+        monkeypatch.setattr(driver.session.draft, "diagnose", until_its_place_is_gone)
+        screen._diagnose()
+        await asyncio.wait_for(asked.wait(), 30)
+    # Leaving raises what any work raised.
 
 
 async def test_quitting_leaves_the_server_running(embedded: Embedded) -> None:
