@@ -27,7 +27,7 @@ def answer(request: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
     """
     started = time.monotonic()
     asked = Request.from_json(request)
-    chosen = choose(asked.only, asked.skip)
+    chosen = choose(asked.only, asked.skip, host=asked.snapshot is not None)
     evidence = Evidence(asked, _Progress(emit))
     _open_what_must_open(evidence)
     findings: list[Finding] = []

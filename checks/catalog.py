@@ -58,10 +58,11 @@ def all_checks() -> list[Check]:
     return sorted(_REGISTRY.values(), key=lambda item: FAMILIES.index(item.id.split(".")[0]))
 
 
-def choose(only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Check]:
+def choose(only: Sequence[str] = (), skip: Sequence[str] = (), host: bool = True) -> list[Check]:
     """The checks to run: those named in `only` (all when empty), without those in `skip`.
 
-    A family's name stands for all its checks. Raises NoSuchCheck, with the nearest name, for one it lacks.
+    A family's name stands for all its checks. `host`: whether there is a host to ask about; of files alone those of a
+    host are asked by name only. Raises NoSuchCheck, with the nearest name, for one it lacks.
     """
     catalog = all_checks()
     for name in (*only, *skip):
@@ -70,7 +71,8 @@ def choose(only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Check]:
     return [
         item
         for item in catalog
-        if (not only or any(_named(item, name) for name in only)) and not any(_named(item, name) for name in skip)
+        if (any(_named(item, name) for name in only) if only else host or Need.HOST not in item.needs)
+        and not any(_named(item, name) for name in skip)
     ]
 
 

@@ -30,6 +30,7 @@ class Need(str, Enum):
     CAPTURE = "capture"
     ENGINE = "engine"
     LOG = "log"
+    HOST = "host"
 
 
 # What to say when a piece is absent: what it is, and how to give it.
@@ -42,6 +43,7 @@ _HOW = {
     Need.CAPTURE: "states captured from the engine for the same tokens (a running server, or --capture DIR)",
     Need.ENGINE: "the engine that serves it (--engine NAME==VERSION, or a running server)",
     Need.LOG: "the server's log (--log FILE)",
+    Need.HOST: "a look at the host and its processes (a deployment: console check NAME)",
 }
 
 
@@ -119,6 +121,8 @@ class Evidence:
 
         Raises the CheckError of a piece that was given and cannot be opened.
         """
+        if need is Need.HOST and self.request.snapshot is not None and not self._has(need):
+            return f"the host could not be looked at{self._unseen()}"
         return None if self._has(need) else f"needs {_HOW[need]}"
 
     def memo(self, key: object, make: Callable[[], T]) -> T:
@@ -178,4 +182,13 @@ class Evidence:
             return bool(self.captures)
         if need is Need.ENGINE:
             return bool(self.engines)
+        if need is Need.HOST:
+            seen = self.request.snapshot
+            return isinstance(seen, dict) and bool(seen) and not seen.get("error")
         return bool(self.request.log)
+
+    def _unseen(self) -> str:
+        """Why there is a snapshot that shows nothing, as the end of a sentence."""
+        seen = self.request.snapshot
+        why = seen.get("error") if isinstance(seen, dict) else None
+        return f": {why[:500]}" if isinstance(why, str) and why else ""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from checks import align, cfg, ckpt, data, flags, log, replay
+from checks import align, cfg, ckpt, data, flags, log, ops, replay
 
-__all__ = ["align", "cfg", "ckpt", "data", "flags", "log", "replay"]
+__all__ = ["align", "cfg", "ckpt", "data", "flags", "log", "ops", "replay"]

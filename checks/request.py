@@ -62,6 +62,8 @@ class Request:
     server: ServerRequest = ServerRequest()
     log: str = ""
     python: str = ""
+    snapshot: Any = None
+    """What was seen of the host, untrusted JSON that `checks.ops.snapshot` reads; None = nobody looked."""
     capture_dir: str = ""
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()

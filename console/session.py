@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import time
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from console.checking import Report, request_for, run_on_host
@@ -22,7 +22,7 @@ from console.server import Server
 from console.serving import Serving
 from console.wiring import Wiring, ids_in, ids_key, read_wiring, served_by_ids
 from remote import files
-from remote.errors import RemoteError
+from remote.errors import PermissionDenied, RemoteError
 from remote.host import home, open_host
 from remote.server import STATE
 
@@ -226,8 +226,14 @@ class Session:
 
         Closing the iterator kills the run on the host. Raises NotRun, UsageError, remote's errors.
         """
-        await self.status()
+        from console import host_look
+
+        with suppress(PermissionDenied):
+            # Another user's process on the port keeps nobody from judging files; `ops.port` says so.
+            await self.status()
         request = self.request(only, skip, samples, engine_source)
+        if host_look.is_asked(only, skip):
+            request["snapshot"] = await host_look.look(self)
         async with aclosing(run_on_host(self.host, self.python, request)) as steps:
             async for step in steps:
                 if isinstance(step, Report):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp, include/net/tcp_states.h
 DEAD_STATES = ("Z", "X")
+TOKEN = "EAGLE_CONSOLE_SERVER"  # in a server's environment, so that orphans of a dead server can be proven ours
 
 
 class Stat(NamedTuple):

@@ -10,6 +10,7 @@ import time
 from typing import Any, NoReturn
 
 from remote.on_host.proc import (
+    TOKEN,
     Stat,
     alive,
     argv_of,
@@ -22,7 +23,6 @@ from remote.on_host.proc import (
 )
 from remote.on_host.protocol import Answer, Fields, Refused, serve
 
-TOKEN = "EAGLE_CONSOLE_SERVER"  # in the server's environment, so that orphans of a dead server can be proven ours
 LOOK = 0.05
 ORPHAN_GRACE = 2.0  # seconds for children to follow a leader that has ended
 
