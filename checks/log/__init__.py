@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checks.log import accept, course, expected, rate
+from checks.log import accept, course, expected, failure, graph, rate
 from checks.log.read import Tail, read_tail
 
-__all__ = ["Tail", "accept", "course", "expected", "rate", "read_tail"]
+__all__ = ["Tail", "accept", "course", "expected", "failure", "graph", "rate", "read_tail"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -13,6 +14,7 @@ from checks.engines.sglang.rates import fits
 from checks.errors import CheckError
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
+from checks.launch import launch_of
 from checks.log.read import (
     ENOUGH,
     NOTHING,
@@ -34,6 +36,8 @@ FALL = 0.15
 """The second position accepted this much less often than the first."""
 NEVER = 0.005
 """A second position accepted less often than this is accepted by accident only: a share that prints as 0.00."""
+ROUNDING = 0.01
+"""Lengths are printed with two decimals."""
 RUN = 5
 """Lines in a row at the ceiling before the output is suspected to repeat."""
 
@@ -48,7 +52,8 @@ def accept(evidence: Evidence) -> Iterable[Finding]:
 
     FAIL: at least 8 decode lines in a row and every one at 1.00. The draft costs time and gives nothing: wrong states,
     a wrong vocabulary map, EAGLE where EAGLE3 is needed, or a draft that did not load.
-    WARN: the environment makes the server invent its acceptance.
+    WARN: the environment makes the server invent its acceptance; the flags ask for speculation and no line prints any;
+    lengths above the ceiling of the flags, so that the log is another server's.
     INFO: the mean and range over the latest lines, or that the server runs without speculation.
     UNKNOWN: no decode line since the server last started.
 
@@ -58,7 +63,12 @@ def accept(evidence: Evidence) -> Iterable[Finding]:
     invented = simulated(evidence)
     nothing = silent(evidence, ID, tail)
     if nothing is not None and not (invented and tail.told):
-        yield nothing
+        asked = nothing.verdict is Verdict.INFO and len(tail.decodes) >= ENOUGH and _asked(evidence)
+        yield (
+            replace(nothing, verdict=Verdict.WARN, summary=f"{nothing.summary}: {asked} asks for it")
+            if asked
+            else nothing
+        )
         return
     effective = speculation(evidence)
     ceiling = effective.ceiling if effective is not None else None
@@ -86,9 +96,18 @@ def _judge(told: Sequence[float], ceiling: int | None) -> tuple[Verdict, str]:
     of = f" of at most {ceiling}" if ceiling else ""
     if len(told) < ENOUGH:
         return Verdict.INFO, f"accept length {span}{of}: too few lines to judge"
+    if ceiling and max(told) > ceiling + ROUNDING:
+        return Verdict.WARN, f"accept length {span}, above the {ceiling} the flags allow: the log is of other flags"
     if max(told) < NOTHING:
         return Verdict.FAIL, f"accept length is 1.00 in all of {len(told)} decode lines: no draft token is accepted"
     return Verdict.INFO, f"accept length {span}{of} (bonus token included)"
+
+
+def _asked(evidence: Evidence) -> str:
+    """The flag that asks for speculation; empty when none does."""
+    launch = launch_of(evidence)
+    names = ("speculative-algorithm", "speculative-config")
+    return next((f"--{name}" for name in names if launch is not None and launch.has(name)), "")
 
 
 @check(LOW_ID, needs=(Need.LOG,))
@@ -178,7 +197,9 @@ def accept_ceiling(evidence: Evidence) -> Iterable[Finding]:
         yield nothing
         return
     effective = speculation(evidence)
-    ceiling = effective.ceiling if effective is not None else _ceiling_of(tail.decodes)
+    ceiling = effective.ceiling if effective is not None else None
+    if ceiling is None or max(tail.told) > ceiling + ROUNDING:
+        ceiling = _ceiling_of(tail.decodes)
     facts: dict[str, Any] = {"ceiling": ceiling, "lines": len(tail.told), "high": max(tail.told)}
     if ceiling is None:
         yield Finding(CEILING_ID, Verdict.PASS, "no line prints a rate of 1.00: acceptance is below its ceiling", facts)

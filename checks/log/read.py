@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from checks.engines import REGISTRY
-from checks.engines.events import Decode, Event, Other, Phase, Prefill
+from checks.engines.events import Decode, Error, Event, Other, Phase, Prefill
 from checks.engines.sglang.flags import Effective, effective
 from checks.errors import CheckError, NotRunnable
 from checks.evidence import Evidence
@@ -64,13 +64,16 @@ class Tail:
 
 
 def read_tail(evidence: Evidence) -> Tail:
-    """The end of the log as events; memoised. The engine is the one whose decode lines the log holds most of."""
+    """The end of the log as events; memoised.
+
+    The engine is the one whose decode lines the log holds most of; of a log without any, the one whose start it shows.
+    """
 
     def read() -> Tail:
         text, cut = _tail(Path(evidence.request.log).expanduser())
         lines = text.split("\n")
         read_by = {name: tuple(module.log.parse_lines(lines)) for name, module in REGISTRY.items()}
-        best = max(read_by, key=lambda name: sum(_own(event) for event in read_by[name]))
+        best = max(read_by, key=lambda name: _held(read_by[name]))
         named: dict[str, int] = {}
         for event in read_by[best]:
             if isinstance(event, (Other, Decode)) and event.engine and event.engine != best:
@@ -87,10 +90,10 @@ def silent(evidence: Evidence, id: str, tail: Tail) -> Finding | None:
     """
     facts: dict[str, Any] = {"engine": tail.engine, "decode_lines": len(tail.decodes), "log": evidence.request.log}
     if not tail.decodes:
-        needs = "decode lines: send the server some requests"
-        return Finding(
-            id, Verdict.UNKNOWN, "the log has no decode line since the server started", {**facts, "needs": [needs]}
-        )
+        died = any(isinstance(event, Phase) and event.phase == "crashed" for event in tail.life)
+        needs = "a server that runs: see log.failure" if died else "decode lines: send the server some requests"
+        said = "the log has no decode line since the server started" + (", and it died (log.failure)" if died else "")
+        return Finding(id, Verdict.UNKNOWN, said, {**facts, "needs": [needs]})
     if not tail.told:
         return Finding(id, Verdict.INFO, "the server runs without speculation, or does not print it", facts)
     invented = simulated(evidence)
@@ -140,8 +143,10 @@ def mean_of(values: Sequence[float]) -> float:
     return round(statistics.fmean(values), 3)
 
 
-def _own(event: Event) -> bool:
-    return isinstance(event, (Decode, Prefill)) and not event.engine
+def _held(events: Sequence[Event]) -> tuple[int, int]:
+    """How many lines an engine's grammar knows as its own: of batches, and of a server's life."""
+    batches = sum(isinstance(event, (Decode, Prefill)) and not event.engine for event in events)
+    return batches, sum(isinstance(event, (Phase, Error)) for event in events)
 
 
 def _tail(path: Path) -> tuple[str, bool]:

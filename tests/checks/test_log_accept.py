@@ -118,3 +118,17 @@ def test_a_log_of_anything_else_does_not_stop_the_check(tmp_path: Path) -> None:
     chosen = [item for item in all_checks() if item.id == "log.accept"]
     (found,) = run_checks(Evidence(Request(log=str(path))), chosen)
     assert found.verdict is Verdict.UNKNOWN
+
+
+def test_a_log_without_speculation_under_flags_that_ask_for_it_warns(tmp_path: Path) -> None:
+    plain = [line.replace("accept len: 1.00, accept rate: 0.50, ", "") for line in decode(*[1.0] * 12)]
+    found = finding(tmp_path, plain, args=ARGS)
+    assert found.verdict is Verdict.WARN
+    assert "--speculative-algorithm asks for it" in found.summary
+    assert finding(tmp_path, plain[:3], args=ARGS).verdict is Verdict.INFO
+
+
+def test_lengths_the_flags_do_not_allow_are_another_servers(tmp_path: Path) -> None:
+    found = finding(tmp_path, decode(*[4.9] * 12), args=ARGS)
+    assert found.verdict is Verdict.WARN
+    assert "above the 4 the flags allow" in found.summary
