@@ -287,7 +287,7 @@ class Session:
         self._restarted = self._restarted and "align.engine_pair" not in checked
         pid = self.last_status.pid
         run = await self.runs.current(self.deployment.name, pid) if pid else None
-        if run is not None and not partial:
+        if run is not None and not partial and not _of_another(report):
             await self.runs.update(run.id, verdict=report.verdict, summary=report.raw["summary"])
 
     async def _diagnose(self, text: str) -> list[dict[str, Any]]:
@@ -323,6 +323,12 @@ class Session:
 def who(action: str) -> str:
     """Who does something, for those who find it in their way."""
     return f"{getpass.getuser()}@{socket.gethostname()} (console {os.getpid()}): {action}"
+
+
+def _of_another(report: Report) -> bool:
+    """Whether what was judged is not what the running server has loaded, so that its run is not to be judged by it."""
+    found = (report.find(check) for check in ("ops.stale_draft", "ops.identity"))
+    return any(item is not None and item["verdict"] in ("FAIL", "WARN") for item in found)
 
 
 def _silent(name: str, detail: str) -> None:

@@ -1,0 +1,117 @@
+"""The checks of the host through a session over SSH: they see what happens to a real server, its port and its draft."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from console import host_look
+from console.checking import Report
+from console.cli import main
+from console.demo.setup import WIRINGS, wire
+from console.embedded import Embedded, embedded_host
+from console.exits import Exit
+from console.session import Session
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[Embedded]:
+    with embedded_host("right") as running:
+        yield running
+
+
+@pytest.fixture
+async def session(embedded: Embedded) -> AsyncIterator[Session]:
+    """An open session, its draft rightly wired; whatever server it leaves is stopped."""
+    wire(embedded.folder.draft_config, WIRINGS["right"])
+    opened = await Session.open(embedded.folder.deployment)
+    yield opened
+    if (await opened.status()).up and opened.last_status.phase != "foreign":
+        await opened.stop("end of test")
+    await opened.close()
+
+
+async def report_of(session: Session, **options: Any) -> Report:
+    async with aclosing(session.check(**options)) as steps:
+        (report,) = [step async for step in steps if isinstance(step, Report)]
+    return report
+
+
+async def verdicts(session: Session) -> dict[str, str]:
+    report = await report_of(session, only=("ops",))
+    return {item["check"].partition(".")[2]: item["verdict"] for item in report.findings}
+
+
+async def test_a_server_that_runs_and_one_that_is_stopped_are_both_well(session: Session) -> None:
+    assert set((await verdicts(session)).values()) == {"PASS"}
+    await session.start("test")
+    assert set((await verdicts(session)).values()) == {"PASS"}
+
+
+async def test_a_config_that_is_written_and_not_yet_served_fails_until_the_restart(
+    session: Session, embedded: Embedded
+) -> None:
+    await session.start("test")
+    whole = await report_of(session)
+    first = (await session.runs.list("demo", 1))[0]
+    assert first.verdict == whole.verdict != "FAIL"
+    wire(embedded.folder.draft_config, WIRINGS["embedding"])
+    report = await report_of(session)
+    assert report.verdict == "FAIL"
+    found = report.find("ops.stale_draft")
+    assert found is not None
+    assert found["verdict"] == "FAIL"
+    assert found["evidence"]["config_sha256"]["at_start"] == first.config_sha
+    assert found["evidence"]["written"]["config.json"] and found["evidence"]["server_ready"]
+    again = (await session.runs.list("demo", 1))[0]
+    assert again.verdict == first.verdict, "the run is not judged by a config that it does not serve"
+    os.utime(embedded.folder.draft_config, (1, 1))
+    assert (await verdicts(session))["stale_draft"] == "FAIL", "an old time on new content hides nothing"
+    wire(embedded.folder.draft_config, WIRINGS["right"])
+    assert (await verdicts(session))["stale_draft"] == "PASS", "the same content, written again"
+    wire(embedded.folder.draft_config, WIRINGS["embedding"])
+    await session.restart("serve it")
+    assert (await verdicts(session))["stale_draft"] == "PASS"
+
+
+async def test_a_strangers_process_on_the_port_is_told_and_left_alone(session: Session, embedded: Embedded) -> None:
+    with socket.create_server(("127.0.0.1", embedded.folder.deployment.server.port)):
+        found = await verdicts(session)
+        assert found["port"] == "WARN"
+        assert found["identity"] == found["health"] == "PASS"
+
+
+def test_the_command_line_prints_the_family_and_the_form_stays(
+    embedded: Embedded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployment = embedded.folder.deployment
+    words = ["check", str(deployment.path), "-F", str(deployment.ssh_config), "--only", "ops", "--json"]
+    assert main(words) == Exit.OK
+    report = json.loads(capsys.readouterr().out)
+    assert {item["check"].partition(".")[0] for item in report["findings"]} == {"ops"}
+    assert set(report) == {
+        *("schema", "console", "host", "inputs", "engines"),
+        *("verdict", "summary", "findings", "took_s"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("only", "skip", "asked"),
+    [
+        ((), (), True),
+        (("ops.port", "cfg"), (), True),
+        (("cfg", "align.states"), (), False),
+        ((), ("ops",), False),
+        ((), ("ops.port",), True),
+    ],
+)
+def test_the_host_is_looked_at_only_when_it_is_asked_for(
+    only: tuple[str, ...], skip: tuple[str, ...], asked: bool
+) -> None:
+    assert host_look.is_asked(only, skip) is asked
