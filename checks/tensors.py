@@ -108,12 +108,17 @@ def read_rows(info: TensorInfo, start: int, stop: int) -> Values:
 
     Reads only those bytes. Raises BadTensors for a dtype that is not read, or a file that became shorter.
     """
+    return _decoded(info, read_stored(info, start, stop))
+
+
+def read_stored(info: TensorInfo, start: int, stop: int) -> Values:
+    """`read_rows` with the floats as they lie in the file, bfloat16 as uint16. Raises BadTensors."""
     start, stop = max(start, 0), min(stop, info.rows)
     out = _blank(info, max(stop - start, 0))
     width = _row_bytes(info)
     with open_tensor(info) as file:
         read_into(file, info, out, info.start + start * width)
-    return _decoded(info, out)
+    return out
 
 
 def read_slot_rows(info: TensorInfo, start: int, stop: int, slot: int) -> Floats:
@@ -325,11 +330,15 @@ def _decoded(info: TensorInfo, raw: Values) -> Values:
     if info.shape == ():
         raw = raw.reshape(())
     if info.dtype == "BF16":
-        # bfloat16 is the upper half of a float32.
-        wide = raw.astype(np.uint32)
-        wide <<= np.uint32(16)
-        return wide.view(np.float32)
+        return widened(raw)
     return raw.astype(np.float32, copy=False) if info.dtype.startswith("F") else raw
+
+
+def widened(brain: Values) -> Floats:
+    """bfloat16, as uint16, as float32: it is the upper half of one."""
+    wide = brain.astype(np.uint32)
+    wide <<= np.uint32(16)
+    return wide.view(np.float32)
 
 
 def _floats(values: Values) -> Floats:

@@ -1,4 +1,4 @@
-"""Whole tensors in tiles that stay in the processor's cache: two held against each other, or one proven finite.
+"""Rows of floats in tiles that stay in the processor's cache: two tensors held against each other, one looked through.
 
 However large a file is, a tile of each tensor is all that is held; the buffers are reused, for allocating and filling
 new pages costs more than the arithmetic on them.
@@ -6,24 +6,25 @@ new pages costs more than the arithmetic on them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import numpy.typing as npt
 
 from checks.errors import BadTensors
-from checks.tensors import TensorInfo, Values, itemsize, open_tensor, read_header, read_into, reads_as
+from checks.tensors import TensorInfo, Values, itemsize, open_tensor, read_into, reads_as, widened
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 TILE = 48 * 1024
 """Elements of a tile: 192 KB of float32, three of which fit a second-level cache."""
 
-SCAN = 128 * 1024
-"""Bytes of a piece of a scan, which is looked at as it lies."""
+SCAN = 512 * 1024
+"""Bytes of a piece of a tensor that is looked through as it lies."""
 
 Step = Optional[Callable[[int, int], None]]
 
@@ -37,6 +38,11 @@ def row_products(a: Floats, b: Floats) -> Floats:
 _VECDOT: Any = getattr(np, "vecdot", None)  # from numpy 2.0 on
 
 
+def _width(info: TensorInfo) -> int:
+    """Numbers in a row."""
+    return math.prod(info.row_shape)
+
+
 @dataclass(frozen=True)
 class Difference:
     """What two tensors of rows [P, H] differ by: over all elements, and per row the distance and the cosine [P].
@@ -46,17 +52,15 @@ class Difference:
 
     largest: float
     mean: float
-    relative: npt.NDArray[np.float64]
-    cosine: npt.NDArray[np.float64]
+    relative: Doubles
+    cosine: Doubles
 
 
 def difference(a: TensorInfo, b: TensorInfo, step: Step = None) -> Difference:
     """Hold two tensors of floats of one shape against each other, tile by tile. Raises BadTensors."""
     if a.shape != b.shape or len(a.shape) < 2:
         raise BadTensors(f"{a.name} {list(a.shape)} and {b.name} {list(b.shape)} are not rows of one shape")
-    width = 1
-    for length in a.row_shape:
-        width *= length
+    width = _width(a)
     count = max(TILE // max(width, 1), 1)
     apart = np.empty((count, width), np.float32)
     squares = np.zeros((4, a.rows), np.float64)
@@ -77,69 +81,78 @@ def difference(a: TensorInfo, b: TensorInfo, step: Step = None) -> Difference:
         return Difference(largest, total / max(a.rows * width, 1), np.sqrt(gap / own), product / np.sqrt(own * others))
 
 
-@dataclass(frozen=True)
-class Broken:
-    """A tensor with values that are not finite: how many, and the first row [of its first axis] that has one."""
-
-    name: str
-    values: int
-    row: int
+def largest(rows: Values) -> Doubles:
+    """The largest magnitude of each row [..., W] of floats, bfloat16 also as uint16: NaN where one is, and infinity."""
+    return _numbers(_peaks(rows), rows.dtype)
 
 
-def scan_file(path: Path, step: Step = None) -> list[Broken]:
-    """Prove a safetensors file's header and shapes, and that every float in it is finite. Raises BadTensors.
+_INTEGERS: dict[int, tuple[Any, Any, int]] = {
+    2: (np.int16, np.uint16, 0x7FFF),
+    4: (np.int32, np.uint32, 0x7FFFFFFF),
+    8: (np.int64, np.uint64, 0x7FFFFFFFFFFFFFFF),
+}
 
-    bfloat16 and float16 are looked at as they lie: a value is not finite when all bits of its exponent are set.
+
+_BRAIN_INFINITY = 0x7F80
+
+
+def _peaks(rows: Values) -> Any:
+    """The bits of the largest magnitude of each row.
+
+    Without their sign, floats are in the order of their bits: zero first, and the NaNs beyond infinity. As signed
+    integers the positive ones come last, as unsigned ones the negative: two passes over the rows as they lie.
     """
-    header = read_header(path)
-    found = []
-    for done, info in enumerate(header.values()):
-        broken = _scan(info)
-        if broken is not None:
-            found.append(broken)
-        if step is not None:
-            step(done + 1, len(header))
+    signed, unsigned, magnitude = _INTEGERS[rows.itemsize]
+    positive = np.maximum.reduce(rows.view(signed), axis=-1)
+    other = np.maximum.reduce(rows.view(unsigned), axis=-1) & unsigned(magnitude)
+    return np.maximum(np.maximum(positive, signed(0)).astype(unsigned), other)
+
+
+def _numbers(bits: Values, dtype: np.dtype[Any]) -> Doubles:
+    with np.errstate(invalid="ignore"):
+        return (widened(bits) if dtype == np.uint16 else bits.view(dtype)).astype(np.float64)
+
+
+@dataclass
+class Looked:
+    """What the rows of a tensor showed, as far as they were read.
+
+    `bad` values are NaN or infinite, the first of them in row `first_bad`. `only` is the one number all others are.
+    """
+
+    rows: int = 0
+    bad: int = 0
+    first_bad: int = -1
+    only: float | None = None
+
+
+def look_through(info: TensorInfo, ranges: Iterable[tuple[int, int]]) -> Looked:
+    """Read rows [start, stop) of a tensor of floats, range after range, as they lie. Raises BadTensors."""
+    width, size = _width(info), itemsize(info)
+    piece = np.empty(SCAN // size, reads_as(info.dtype))
+    found, seen = Looked(), set[float]()
+    infinity = _BRAIN_INFINITY if info.dtype == "BF16" else _peaks(np.array([np.inf], piece.dtype))
+    with open_tensor(info) as file:
+        for start, stop in ranges:
+            found.rows += stop - start
+            for at in range(start * width, stop * width, len(piece)):
+                part = piece[: stop * width - at]
+                read_into(file, info, part, info.start + at * size)
+                peak = _peaks(part)
+                if peak >= infinity:
+                    wrong = ~np.isfinite(_numbers(part, part.dtype))
+                    found.first_bad = (at + int(wrong.argmax())) // width if not found.bad else found.first_bad
+                    found.bad += int(np.count_nonzero(wrong))
+                elif len(seen) < 2:
+                    seen |= {0.0} if peak == 0 else {float(item) for item in _numbers(_ends(part), part.dtype)}
+    found.only = seen.pop() if len(seen) == 1 else None
     return found
 
 
-_EXPONENT = {"BF16": 0x7F80, "F16": 0x7C00}
-
-
-def _scan(info: TensorInfo) -> Broken | None:
-    if not info.dtype.startswith(("F", "BF")) or not reads_as(info.dtype):
-        return None
-    size = itemsize(info)
-    limit = _EXPONENT.get(info.dtype)
-    piece = np.empty(SCAN // size, reads_as(info.dtype) if limit is None else "<u2")
-    values, first = 0, -1
-    with open_tensor(info) as file:
-        for at, part in _pieces(file, info, piece, size):
-            if limit is not None:
-                # As signed numbers the positive ones come last, as unsigned ones the negative; each grows with size.
-                if part.view("<i2").max() < limit and part.max() < limit + 0x8000:
-                    continue
-                wrong = (part & 0x7FFF) >= limit
-                if not wrong.any():
-                    continue
-            else:
-                wrong = ~np.isfinite(part)
-                if not wrong.any():
-                    continue
-            values += int(np.count_nonzero(wrong))
-            first = at + int(wrong.argmax()) if first < 0 else first
-    width = 1
-    for length in info.row_shape:
-        width *= length
-    return Broken(info.name, values, first // max(width, 1)) if values else None
-
-
-def _pieces(file: Any, info: TensorInfo, piece: Values, size: int) -> Iterator[tuple[int, Values]]:
-    """(index of the first element, the elements) of piece after piece, all in one buffer."""
-    total = (info.end - info.start) // size
-    for start in range(0, total, len(piece)):
-        part = piece[: min(len(piece), total - start)]
-        read_into(file, info, part, info.start + start * size)
-        yield start, part
+def _ends(part: Values) -> Values:
+    """The least and the largest of the bits, which are two where not all are one."""
+    bits = part.view(f"<u{part.itemsize}")
+    return np.array([bits.min(), bits.max()])
 
 
 class _Tiles:

@@ -12,7 +12,7 @@ from typing import Any, Union
 import numpy as np
 
 from checks.errors import BadTensors
-from checks.tensors import Floats, Ids, TensorInfo, read_header, read_rows, read_slot_rows
+from checks.tensors import Floats, Ids, TensorInfo, Values, read_header, read_rows, read_slot_rows, read_stored
 
 FLOATS = ("BF16", "F16", "F32", "F64", "F8_E4M3", "F8_E5M2")
 INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
@@ -35,6 +35,13 @@ class Array(ABC):
 
         `high - low` divides both W and `low`: a slot of several.
         """
+
+    def stored(self, start: int, stop: int) -> Values:
+        """Rows `start` to `stop` of the array seen as `[S, W]`, as they lie: float32, float16, or bfloat16 as uint16.
+
+        What lies otherwise comes as float32. Raises BadTensors.
+        """
+        return self.read(start, stop, 0, self.width)
 
     @abstractmethod
     def integers(self) -> Ids:
@@ -101,6 +108,11 @@ class FileArray(Array):
             return read_slot_rows(info, start, stop, low // wide)
         codes = read_slot_rows(replace(info, dtype="U8"), start, stop, low // wide)
         return _eight_bits(self.dtype)[codes.astype(np.uint8)]
+
+    def stored(self, start: int, stop: int) -> Values:
+        if self.dtype not in ("BF16", "F16", "F32"):
+            return super().stored(start, stop)
+        return read_stored(self.info, start, stop).reshape(-1, self.width)
 
     def integers(self) -> Ids:
         if not self.whole or self.info.rows * self.width > MAX_TOKENS:

@@ -12,7 +12,7 @@ from typing import Protocol
 from checks.caches.array import Value
 from checks.caches.listing import Listing
 from checks.errors import CheckError
-from checks.tensors import Floats, Ids
+from checks.tensors import Floats, Ids, Values
 
 FINALS = ("pre", "post", "none", "unknown")
 
@@ -50,6 +50,14 @@ class CacheSample(ABC):
     @abstractmethod
     def final(self, start: int, stop: int) -> Floats | None:
         """Rows of the final state, or None when the cache has none. Raises BadTensors."""
+
+    def stored(self, slots: int, start: int, stop: int) -> list[Values]:
+        """Rows of `slots` slots, then of the final state where there is one, `[rows, H]` each, as they lie.
+
+        As in `Array.stored`; what stands side by side is read together. Raises BadTensors.
+        """
+        final = self.final(start, stop)
+        return [*(self.slot(index, start, stop) for index in range(slots)), *([] if final is None else [final])]
 
     @property
     def length(self) -> int:

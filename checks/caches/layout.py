@@ -11,7 +11,7 @@ from typing import Any
 from checks.caches.array import Array, describe, load
 from checks.caches.cache import Cache, CacheSample, Claim, Hints, Look, Place, claimed
 from checks.errors import BadTensors, OtherShape, UnknownLayout, Unpaired
-from checks.tensors import Floats, Ids
+from checks.tensors import Floats, Ids, Values
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,16 @@ class PartsSample(CacheSample):
 
     def final(self, start: int, stop: int) -> Floats | None:
         return self._rows(self._parts.final, start, stop) if self._parts.final is not None else None
+
+    def stored(self, slots: int, start: int, stop: int) -> list[Values]:
+        stop = min(stop, self._parts.length) if self._parts.length is not None else stop
+        final = self._parts.final
+        blocks = [*self._parts.slots[:slots], *([] if final is None else [final])]
+        whole: dict[Array, Values] = {}
+        for block in blocks:
+            if block.array not in whole:
+                whole[block.array] = block.array.stored(start, stop)
+        return [whole[block.array][:, block.low : block.low + self._parts.hidden] for block in blocks]
 
     def _rows(self, block: Block, start: int, stop: int) -> Floats:
         if self._parts.length is not None:

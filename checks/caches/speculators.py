@@ -17,7 +17,7 @@ from checks.caches.cache import Cache, CacheSample, Look, Place
 from checks.caches.layout import Layout
 from checks.caches.vllm import is_own, parts
 from checks.errors import NeedsLibrary, Unreadable
-from checks.tensors import Floats, Ids
+from checks.tensors import Floats, Ids, Values
 
 _NAME = re.compile(r"hs_([0-9]{1,15})\.safetensors")
 
@@ -78,6 +78,9 @@ class _WithRow(CacheSample):
 
     def final(self, start: int, stop: int) -> Floats | None:
         return self._sample.final(start, stop)
+
+    def stored(self, slots: int, start: int, stop: int) -> list[Values]:
+        return self._sample.stored(slots, start, stop)
 
 
 READER = _Reader()

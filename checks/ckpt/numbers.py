@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +10,8 @@ from checks.catalog import check
 from checks.draft_shapes import normal_names
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
-from checks.tensors import TensorInfo, read_rows
+from checks.tensors import TensorInfo
+from checks.tiles import Looked, look_through
 
 ID = "ckpt.numbers"
 
@@ -22,17 +22,6 @@ BUDGET = 16 << 20
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _SHOWN = 4
-
-
-@dataclass
-class _Seen:
-    """What the tiles of one tensor showed."""
-
-    rows: int = 0
-    bad: int = 0
-    first_bad: int = -1
-    low: float = float("inf")
-    high: float = float("-inf")
 
 
 @check(ID, needs=(Need.DRAFT, Need.DRAFT_WEIGHTS))
@@ -61,41 +50,28 @@ def numbers(evidence: Evidence) -> Iterable[Finding]:
     yield _judge(tensors, seen)
 
 
-def _look(info: TensorInfo, whole: bool) -> _Seen:
-    found = _Seen()
+def _look(info: TensorInfo, whole: bool) -> Looked:
     if info.start == info.end:
-        return found  # an empty tensor may claim any number of rows
+        return Looked()  # an empty tensor may claim any number of rows
     width = max((info.end - info.start) // max(info.rows, 1), 1)
     step = max(TILE // width, 1)
     starts = np.arange(0, info.rows, step)
     limit = max(BUDGET // (step * width), 1)
     if not whole and starts.size > limit:
         starts = np.unique(np.linspace(0, starts.size - 1, limit).astype(np.int64)) * step
-    for start in starts.tolist():
-        tile = read_rows(info, start, start + step)
-        if not tile.size:
-            continue
-        fine = np.isfinite(tile)
-        found.rows += min(start + step, info.rows) - start
-        if not fine.all():
-            rows = np.flatnonzero(~fine.reshape(tile.shape[0] if tile.ndim else 1, -1).all(axis=1))
-            found.first_bad = start + int(rows[0]) if found.first_bad < 0 else found.first_bad
-            found.bad += int(np.count_nonzero(~fine))
-            continue
-        found.low, found.high = min(found.low, float(tile.min())), max(found.high, float(tile.max()))
-    return found
+    return look_through(info, ((start, min(start + step, info.rows)) for start in starts.tolist()))
 
 
-def _judge(tensors: dict[str, TensorInfo], seen: dict[str, _Seen]) -> Finding:
+def _judge(tensors: dict[str, TensorInfo], seen: dict[str, Looked]) -> Finding:
     bad = {tensors[name].name: item for name, item in seen.items() if item.bad}
-    flat = [name for name, item in seen.items() if item.low == item.high and not item.bad and item.rows]
-    zero = [name for name in flat if seen[name].low == 0 and not name.endswith(".bias")]
+    flat = [name for name, item in seen.items() if item.only is not None and not item.bad]
+    zero = [name for name in flat if seen[name].only == 0 and not name.endswith(".bias")]
     vital = [name for name in zero if name in ("fc.weight", "lm_head.weight")]
     norms = [name for name in seen if "norm" in name and len(tensors[name].shape) == 1]
     fresh = [
         name for name in flat if len(tensors[name].shape) == 2 and name not in zero and tensors[name].shape != (1, 1)
     ]
-    ones = bool(norms) and all(name in flat and seen[name].low == 1 for name in norms)
+    ones = bool(norms) and all(name in flat and seen[name].only == 1 for name in norms)
     facts = {
         "read": {tensors[name].name: [item.rows, tensors[name].rows] for name, item in sorted(seen.items())},
         "not_finite": {name: item.bad for name, item in bad.items()},

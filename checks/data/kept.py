@@ -139,7 +139,8 @@ def _code() -> str:
     digest = hashlib.sha256()
     readers = sorted(item.name for item in pkgutil.iter_modules(caches.__path__))
     modules = [("checks.caches", name) for name in readers]
-    modules += [("checks.data", "scan"), ("checks.data", "seen"), ("checks.data", "stored"), ("checks", "tensors")]
+    modules += [("checks.data", name) for name in ("scan", "seen", "stored")]
+    modules += [("checks", "tensors"), ("checks", "tiles")]
     for package, name in modules:
         digest.update(pkgutil.get_data(package, f"{name}.py") or b"")
     return digest.hexdigest()

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from checks.caches import Cache, CacheSample
 from checks.caches.cache import Place, Samples
@@ -23,7 +24,8 @@ from checks.data.stored import Oddness, oddness
 from checks.errors import BadTensors, NeedsLibrary, OtherShape, Unpaired
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
-from checks.tensors import Floats, Ids
+from checks.tensors import Values
+from checks.tiles import largest
 
 LIGHT = 8
 """Samples whose ids and mask are looked at, for each one whose states are."""
@@ -33,6 +35,9 @@ ROWS, STRETCH = 256, 32
 
 # Window of tokens kept around the first masked-in ones of a sample, and how many such turns.
 BEFORE, AFTER, TURNS = 48, 8, 4
+
+MARK = 64
+"""Numbers of a row that are kept, to see whether a later one may be the same."""
 
 
 @dataclass(frozen=True)
@@ -243,52 +248,50 @@ def stretches(length: int, thorough: bool) -> Iterator[tuple[int, int]]:
 
 
 def _states(sample: CacheSample, cache: Cache, seen: Seen, thorough: bool) -> None:
-    blocks = [(f"slot {index}", index) for index in range(cache.slots)]
+    walks = [_Walk(f"slot {index}", seen) for index in range(cache.slots)]
     if cache.final != "none":
-        blocks.append(("final", -1))
-    for where, slot in blocks:
-        walk = _Walk(where, seen, sample.token_ids if (where, slot) == blocks[-1] and len(blocks) > 1 else None)
-        rows = 0
-        for start, stop in stretches(seen.length, thorough):
-            part = sample.slot(slot, start, stop) if slot >= 0 else sample.final(start, stop)
-            if part is None:
-                break
-            walk.take(part, start)
-            rows += len(part)
+        walks.append(_Walk("final", seen))
+    copies = _Copies(sample, cache.slots) if len(walks) > 1 else None
+    for start, stop in stretches(seen.length, thorough):
+        parts = sample.stored(cache.slots, start, stop)
+        finite = [walk.take(part, start) for walk, part in zip(walks, parts)]
+        if copies is not None and len(parts) == len(walks):
+            copies.take(parts[-1], start, finite[-1])
+        seen.rows += len(parts[0]) if parts else 0
+    for walk in walks:
         walk.close()
-        seen.rows = max(seen.rows, rows)
+    if copies is not None and copies.pairs:
+        first, again = copies.pairs[0]
+        seen.repeated.append(Fault(walks[-1].where, len(copies.pairs), again, f"the same state as row {first}"))
 
 
 class _Walk:
     """Takes the rows of one block, stretch by stretch, and notes what is wrong with them."""
 
-    def __init__(self, where: str, seen: Seen, ids: Ids | None) -> None:
-        self._where = where
+    def __init__(self, where: str, seen: Seen) -> None:
+        self.where = where
         self._seen = seen
-        self._ids = ids
         self._found: dict[str, list[int]] = {"nan": [], "inf": [], "zero": [], "saturated": []}
-        self._rows: dict[int, int] = {}
-        self._pairs: list[tuple[int, int]] = []
         self._odd: Oddness | None = None
         self._begun = False
 
-    def take(self, part: Floats, start: int) -> None:
-        """Rows from `start` on, [rows, H]."""
-        # The largest magnitude of each row says it all: NaN and infinity win, and only zeros give zero.
-        with np.errstate(invalid="ignore"):
-            peak = np.maximum(part.max(axis=1), -part.min(axis=1))
-        for kind, wrong in (
-            ("nan", np.isnan(peak)),
-            ("inf", np.isinf(peak)),
-            ("zero", peak == 0),
-            ("saturated", (peak >= 65504) & np.isfinite(peak) if self._seen.dtype == "F16" else np.zeros(0, bool)),
-        ):
-            self._found[kind].extend((np.flatnonzero(wrong) + start).tolist())
+    def take(self, part: Values, start: int) -> npt.NDArray[np.bool_]:
+        """Rows from `start` on, [rows, H] as they lie; which of them are finite and not zero, [rows]."""
         if not self._begun:
             self._begun = True
             self._odd = oddness(part, self._seen.dtype)
-        if self._ids is not None:
-            self._repeats(part, peak, start)
+        peak = largest(part)
+        good = (peak > 0) & (peak < np.inf)
+        half = self._seen.dtype == "F16"
+        if half or not good.all():
+            for kind, wrong in (
+                ("nan", np.isnan(peak)),
+                ("inf", np.isinf(peak)),
+                ("zero", peak == 0),
+                ("saturated", good & (peak >= 65504) if half else np.zeros(0, bool)),
+            ):
+                self._found[kind].extend((np.flatnonzero(wrong) + start).tolist())
+        return good
 
     def close(self) -> None:
         """Write down what was found."""
@@ -298,25 +301,37 @@ class _Walk:
         ):  # fmt: skip
             if found[kind]:
                 note = kind if into is seen.broken else ""
-                into.append(Fault(self._where, len(found[kind]), min(found[kind]), note))
+                into.append(Fault(self.where, len(found[kind]), min(found[kind]), note))
         if self._odd is not None:
-            seen.strange.append(Fault(self._where, 0, 0, self._odd.words))
-        if self._pairs:
-            first, again = self._pairs[0]
-            seen.repeated.append(Fault(self._where, len(self._pairs), again, f"the same state as row {first}"))
+            seen.strange.append(Fault(self.where, 0, 0, self._odd.words))
 
-    def _repeats(self, part: Floats, peak: Floats, start: int) -> None:
-        """Rows that are bit for bit an earlier row. Of one token in one context that may be; else it is a copy."""
-        assert self._ids is not None
-        for offset in range(len(part)):
-            if not 0 < peak[offset] < np.inf:
-                continue
-            row, mark = start + offset, hash(part[offset].tobytes())
+
+class _Copies:
+    """Rows of a sample's last block that are bit for bit an earlier row: for one token in one context that may be."""
+
+    def __init__(self, sample: CacheSample, slots: int) -> None:
+        self.pairs: list[tuple[int, int]] = []
+        """The earlier row and its copy."""
+        self._sample = sample
+        self._slots = slots
+        self._ids = sample.token_ids
+        self._rows: dict[bytes, int] = {}
+
+    def take(self, part: Values, start: int, finite: npt.NDArray[np.bool_]) -> None:
+        """Rows from `start` on, [rows, H]. Those alike in a few places are read again, to be held to each other."""
+        marks = part[:, :: max(part.shape[1] // MARK, 1)].tobytes()
+        size = len(marks) // max(len(part), 1)
+        for offset in np.flatnonzero(finite).tolist():
+            row, mark = start + offset, marks[offset * size : (offset + 1) * size]
             earlier = self._rows.setdefault(mark, row)
-            if earlier != row and not self._same_context(earlier, row):
-                self._pairs.append((earlier, row))
+            if earlier != row and not self._same_context(earlier, row) and self._same(earlier, part[offset]):
+                self.pairs.append((earlier, row))
+
+    def _same(self, earlier: int, row: Values) -> bool:
+        before = self._sample.stored(self._slots, earlier, earlier + 1)[-1]
+        same: bool = before[0].tobytes() == row.tobytes()
+        return same
 
     def _same_context(self, a: int, b: int) -> bool:
         ids = self._ids
-        assert ids is not None
-        return ids[a] == ids[b] and (a == 0 or ids[a - 1] == ids[b - 1])
+        return bool(ids[a] == ids[b]) and (a == 0 or bool(ids[a - 1] == ids[b - 1]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checks.tensors import Floats
+from checks.tensors import Values, widened
 
 NARROW = 0.995
 """bfloat16 bytes read as float16 have magnitudes of 0.25 to 8 almost without exception, since the five exponent bits of
@@ -30,10 +30,10 @@ class Oddness:
     words: str
 
 
-def oddness(part: Floats, dtype: str) -> Oddness | None:
-    """What is odd about rows `[rows, H]` stored as `dtype`; None when nothing is."""
-    flat = part.reshape(-1)
-    values = np.abs(flat[:: max(len(flat) // LOOKED_AT, 1)].astype(np.float64))
+def oddness(part: Values, dtype: str) -> Oddness | None:
+    """What is odd about rows `[rows, H]` stored as `dtype`, bfloat16 also as uint16; None when nothing is."""
+    chosen = part.reshape(-1)[:: max(part.size // LOOKED_AT, 1)]
+    values = np.abs((widened(chosen) if chosen.dtype == np.uint16 else chosen).astype(np.float64))
     values = values[np.isfinite(values) & (values > 0)]
     if len(values) < ENOUGH:
         return None

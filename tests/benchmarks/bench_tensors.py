@@ -23,7 +23,7 @@ import numpy as np
 from checks.caches import open_cache
 from checks.caches.container import prove
 from checks.tensors import read_header
-from checks.tiles import difference, scan_file
+from checks.tiles import difference, look_through
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS, WIDTH = 8192, 4096
@@ -97,6 +97,12 @@ def samples(folder: Path) -> None:
         assert sample.dtype
 
 
+def looked_through(path: Path) -> None:
+    """A file's header and shapes proven, and that every number is finite, as `ckpt.numbers` does for all samples."""
+    for info in read_header(path).values():
+        assert not look_through(info, [(0, info.rows)]).bad
+
+
 def bare(folder: Path) -> None:
     """Every file opened, its length and header read."""
     for entry in os.scandir(folder):
@@ -116,10 +122,11 @@ def grown(path: Path) -> float:
     """MB of memory that comparing and scanning a file takes beyond what the modules do, in a process of its own."""
     code = (
         "import sys; from pathlib import Path\n"
-        "from checks.tensors import read_header; from checks.tiles import difference, scan_file\n"
+        "from checks.tensors import read_header; from checks.tiles import difference, look_through\n"
         # Not ru_maxrss, which a process has from the one it was started by.
         "def peak(): return int(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])\n"
-        "before = peak(); x = read_header(Path(sys.argv[1]))['x']; difference(x, x); scan_file(Path(sys.argv[1]))\n"
+        "before = peak(); x = read_header(Path(sys.argv[1]))['x']; difference(x, x)\n"
+        "look_through(x, [(0, x.rows)])\n"
         "print(peak() - before)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -162,7 +169,7 @@ def main(arguments: list[str] | None = None) -> None:
             {
                 "ours": lambda: difference(x, y),
                 "read": lambda: (read(a), read(b)),
-                "scan": lambda: scan_file(a),
+                "scan": lambda: looked_through(a),
                 "cat": lambda: subprocess.run(["cat", str(a)], stdout=subprocess.DEVNULL, check=True),
             },
             rounds,

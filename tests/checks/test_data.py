@@ -194,6 +194,16 @@ def test_repetitive_text_is_no_copy(tmp_path: Path) -> None:
     assert of(findings(tmp_path / "c"), "data.duplicates")[0].verdict is Verdict.PASS
 
 
+def test_rows_that_differ_in_one_number_are_no_copies(tmp_path: Path) -> None:
+    states = np.random.default_rng(0).standard_normal((50, 2, 400)).astype(np.float32)
+    for more, verdict in ((1, Verdict.PASS), (0, Verdict.FAIL)):
+        states[41, 1] = states[3, 1]
+        states[41, 1, 7] += more
+        folder = tmp_path / verdict.value
+        write_tensors(folder / "hs_0.safetensors", {"hidden_states": bf16(states), "token_ids": np.arange(50)})
+        assert of(findings(folder), "data.duplicates")[0].verdict is verdict
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from checks.errors import BadTensors
-from checks.tensors import read_header, read_rows
-from checks.tiles import difference, scan_file
+from checks.tensors import TensorInfo, read_header, read_rows
+from checks.tiles import Looked, difference, largest, look_through
 from tests.checks.files import bf16, write_tensors
 
 
@@ -38,27 +38,49 @@ def test_tensors_of_two_shapes_are_not_compared(tmp_path: Path) -> None:
         difference(header["x"], header["y"])
 
 
+KINDS = ["bf16", "f4", "f2", "f8"]
+
+
+def stored(path: Path, values: np.ndarray, kind: str) -> TensorInfo:
+    write_tensors(path, {"x": bf16(values) if kind == "bf16" else values.astype(kind), "ids": np.arange(len(values))})
+    return read_header(path)["x"]
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("kind", ["bf16", "f4", "f2", "f8"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_one_value_that_is_not_finite_is_found_with_its_row(tmp_path: Path, kind: str, value: float) -> None:
-    values = np.random.default_rng(0).normal(size=(400, 3, 500)).astype(np.float32)
+    path, values = tmp_path / "a.safetensors", np.random.default_rng(0).normal(size=(400, 3, 500)).astype(np.float32)
     values[0, 0, 0] = -60000 if kind == "f2" else -3.3e38
-    path = tmp_path / "a.safetensors"
-
-    def write() -> None:
-        write_tensors(path, {"x": bf16(values) if kind == "bf16" else values.astype(kind), "ids": np.arange(400)})
-
-    write()
-    assert scan_file(path) == []
+    assert look_through(stored(path, values, kind), [(0, 400)]) == Looked(rows=400)
     values[377, 2, 499] = value
-    write()
-    (broken,) = scan_file(path)
-    assert (broken.name, broken.values, broken.row) == ("x", 1, 377)
+    info = stored(path, values, kind)
+    assert look_through(info, [(0, 400)]) == Looked(400, 1, 377)
+    assert look_through(info, [(0, 200), (370, 380)]) == Looked(210, 1, 377)
+    assert look_through(info, [(0, 377), (378, 400)]) == Looked(399)
+    values[:] = value
+    assert look_through(stored(path, values, kind), [(3, 400)]) == Looked(397, 397 * 1500, 3)
 
 
-def test_a_truncated_file_is_not_scanned(tmp_path: Path) -> None:
-    path = tmp_path / "a.safetensors"
-    write_tensors(path, {"x": np.zeros((20, 3), np.float32)})
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(BadTensors, match="truncated"):
-        scan_file(path)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [0.0, 1.0, -2.5])
+def test_a_tensor_of_one_number_is_told_from_one_of_two(tmp_path: Path, kind: str, value: float) -> None:
+    path, values = tmp_path / "a.safetensors", np.full((700, 1000), value, np.float32)
+    assert look_through(stored(path, values, kind), [(0, 700)]).only == value
+    values[::2, ::3] *= -1  # zero stays zero
+    assert look_through(stored(path, values, kind), [(0, 700)]).only == (0 if value == 0 else None)
+    values[:] = value
+    values[600:] = 7
+    assert look_through(stored(path, values, kind), [(0, 700)]).only is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_largest_magnitude_of_a_row_is_that_of_its_floats(kind: str) -> None:
+    values = np.random.default_rng(0).normal(size=(8, 3, 33)).astype(np.float32)
+    values[0] = np.abs(values[0])
+    values[1] = -np.abs(values[1])
+    values[2], values[3, 1] = 0.0, -0.0
+    values[4, :, 7], values[5, :, 7], values[6, :, 7:9] = np.inf, -np.inf, (np.nan, -np.inf)
+    rows = bf16(values) if kind == "bf16" else values.astype(kind)
+    wide = (rows.astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else rows
+    assert np.array_equal(largest(rows), np.abs(wide).max(axis=-1), equal_nan=True)
+    assert np.array_equal(largest(rows[:, 1]), np.abs(wide[:, 1]).max(axis=-1), equal_nan=True)
