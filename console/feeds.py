@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from console import flags
 from console.errors import ConsoleError
 from console.topics import Topic
 from remote.errors import RemoteError
@@ -105,6 +106,15 @@ async def _look(session: Session, cockpit: Cockpit, publish: Publish) -> None:
     except OPERATIONAL as error:
         cockpit.error = str(error)
     publish(Topic.CHECKS)
+
+
+async def read_flags(session: Session, cockpit: Cockpit, publish: Publish) -> None:
+    """Every flag of the engine that runs or is installed; where they cannot be read, why."""
+    try:
+        cockpit.flags = await flags.read_flags(session)
+    except OPERATIONAL as error:
+        cockpit.flags = flags.FlagSchema(why=str(error))
+    publish(Topic.FLAGS)
 
 
 async def restart(

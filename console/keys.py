@@ -70,6 +70,8 @@ CHECKS = _keys(
 LAUNCH = _keys(
     "launch",
     ("enter", "edit", "Change", True),
+    ("slash", "search", "Search", True),
+    ("o", "only_set", "Only set", True),
     ("u", "undo", "Undo", True),
     ("b", "last_good", "Last good", True),
 )

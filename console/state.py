@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from console.checking import Found, Progress, Report
+from console.flags import FlagSchema
 from remote.gpu import Gpu
 
 
@@ -122,6 +123,8 @@ class Cockpit:
     """The finding whose fix was staged last; the next restart is linked to it."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """Launch flags staged on top of the deployment's; None unsets one."""
+    flags: FlagSchema | None = None
+    """Every flag of the engine that is there; None until it was asked."""
     gpus: list[Gpu] = field(default_factory=list)
     connected: bool = False
     error: str = ""

@@ -14,3 +14,4 @@ class Topic(Enum):
     DRAFT = "draft"
     TIMELINE = "timeline"
     RUNS = "runs"
+    FLAGS = "flags"

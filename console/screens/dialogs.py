@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.suggester import SuggestFromList
 from textual.widgets import Input, Static
 
 
@@ -81,23 +84,54 @@ class Reading(ModalScreen[None]):
 
 
 class Line(ModalScreen[str | None]):
-    """Asks for one line of text; Esc gives None."""
+    """Asks for one line of text; Esc gives None.
+
+    `judge` says what is wrong with a line as it is typed. Enter then says it once more; a second Enter takes the line
+    as it is, for whoever knows better. The right arrow completes to one of `offered`.
+    """
 
     CSS_PATH = "dialogs.tcss"
     BINDINGS = [Binding("escape", "cancel", "Back")]
 
-    def __init__(self, title: str, value: str = "", placeholder: str = "") -> None:
+    def __init__(
+        self,
+        title: str,
+        value: str = "",
+        placeholder: str = "",
+        below: Content | None = None,
+        judge: Callable[[str], str] | None = None,
+        offered: Sequence[str] = (),
+    ) -> None:
         super().__init__()
         self._title, self._value, self._placeholder = title, value, placeholder
+        self._below, self._judge, self._offered = below, judge, offered
+        self._warned: str | None = None
 
     def compose(self) -> ComposeResult:
-        """Title and input."""
+        """Title, input, what is wrong with it, and what is known of it."""
+        suggester = SuggestFromList(self._offered, case_sensitive=False) if self._offered else None
         with Vertical(classes="dialog"):
             yield Static(Content.styled(self._title, "bold $primary"), classes="title")
-            yield Input(self._value, placeholder=self._placeholder)
+            yield Input(self._value, placeholder=self._placeholder, suggester=suggester)
+            if self._judge is not None:
+                yield Static(id="judged")
+            if self._below is not None:
+                with VerticalScroll(classes="text", can_focus=False):
+                    yield Static(self._below)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Say what is wrong with what is typed so far."""
+        if self._judge is not None:
+            self.query_one("#judged", Static).update(Content.styled(self._judge(event.value), "$error"))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter gives the line."""
+        wrong = self._judge(event.value) if self._judge is not None else ""
+        if wrong and self._warned != event.value:
+            self._warned = event.value
+            said = Content.assemble((wrong, "$error"), ("  Enter again takes it all the same", "bold $warning"))
+            self.query_one("#judged", Static).update(said)
+            return
         self.dismiss(event.value)
 
     def action_cancel(self) -> None:

@@ -1,91 +1,90 @@
-"""Launch: the flags that will run against those that run now, the exact command, and a restart as it passes by."""
+"""Launch: every flag of the engine, what is planned against what runs, the exact command, and a restart going by."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from textual import work
-from textual.containers import Container, VerticalScroll
+from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import DataTable, Static
+from textual.widgets import Static
 
-from console import keys
+from console import feeds, keys
 from console.errors import ConsoleError
-from console.glyphs import glyphs
+from console.flags import FlagRow, FlagSchema, KnownFlag, read_value, rows_of, shown_value
 from console.launch import LaunchPlan
-from console.masking import mask_json
+from console.masking import is_secret
 from console.plain import one_line, plain
 from console.screens.base import ConsoleScreen
 from console.screens.dialogs import Line
+from console.screens.flagwords import STYLES, about_content, findings_of, flag_findings
 from console.screens.words import difference_rows
-from console.state import Timeline
 from console.topics import Topic
-from console.widgets.trend import fit
-
-_STAMP = re.compile(r"^\[[^\]]*\] *")  # the server's own clock; the timeline has one already
-
-
-class Steps(Widget):
-    """The restart as it passes by; what a phase said is cut to the width there is."""
-
-    DEFAULT_CSS = "Steps { height: auto; }"
-
-    timeline: Timeline | None = None
-
-    def render(self) -> Content:
-        """One row a phase."""
-        if self.timeline is None or not self.timeline.started:
-            return Content("R restarts the server; each phase shows here with its time")
-        return timeline_content(self.timeline, max(self.size.width, 30))
+from console.widgets.flagtable import FlagTable
+from console.widgets.steps import Steps
 
 
 class LaunchScreen(ConsoleScreen):
-    """Stages launch flags and shows the exact command before it runs. Enter changes a flag, u takes that back.
+    """Every flag that the engine on the host has, read from its own source. Enter changes one, u takes that back.
 
-    R restarts; the timeline shows each phase with its time, and where it stands if it fails. b goes back to the last
-    configuration that served well.
+    / finds flags by words of their names and help, o shows only what is set. What the engine would refuse is marked,
+    and so is what a check of flags.* found. R restarts; the timeline shows each phase with its time, and where it
+    stands if it fails. b goes back to the last configuration that served well.
     """
 
     CSS_PATH = "launch.tcss"
     BINDINGS = keys.LAUNCH
-    AUTO_FOCUS = "DataTable"
+    AUTO_FOCUS = "FlagTable"
 
     def __init__(self) -> None:
         super().__init__()
-        self._drawn: tuple[LaunchPlan, dict[str, Any]] | None = None
+        self._drawn: object = None
+        self._asked: object = None
+        self._words = ""
+        self._only_set = False
+        self._rows: list[FlagRow] = []
 
     def body(self) -> Iterable[Widget]:
-        """Flags, command, timeline."""
+        """Flags, what is known of the one under the cursor, timeline, command."""
+        self.add_class("-idle")
         with Container(id="split"):
-            table: DataTable[Content] = DataTable(id="flags", cursor_type="row", classes="panel")
-            table.border_title = "flags and environment"
-            yield table
-            with VerticalScroll(id="timeline", classes="panel") as panel:
-                panel.border_title = "restart"
-                yield Steps(id="steps")
+            with Vertical(id="flags-panel", classes="panel") as flags:
+                flags.border_title = "flags and environment"
+                yield FlagTable(id="flags")
+            with Vertical(id="side"):
+                with VerticalScroll(id="about", classes="panel", can_focus=False):
+                    yield Static(id="about-text")
+                with VerticalScroll(id="timeline", classes="panel") as panel:
+                    panel.border_title = "restart"
+                    yield Steps(id="steps")
         with VerticalScroll(id="command", classes="panel") as panel:
             panel.border_title = "the command that will run"
             yield Static(id="command-text")
 
-    def on_mount(self) -> None:
-        """Columns of the table."""
-        table: DataTable[Content] = self.query_one("#flags", DataTable)
-        table.add_column("flag", width=34)
-        table.add_column("planned", width=18)
-        table.add_column("running")
-        super().on_mount()
-
     def redraw(self, topic: Topic) -> None:
-        """Flags on STATUS, steps on TIMELINE."""
+        """Flags on STATUS, FLAGS and CHECKS, steps on TIMELINE."""
         if self.session is None:
             return
-        if topic is Topic.STATUS:
+        if topic in (Topic.STATUS, Topic.FLAGS, Topic.CHECKS):
             self._draw_plan()
+        if topic is Topic.STATUS:
+            self._ask_for_flags()
         if topic is Topic.TIMELINE:
             self._draw_timeline()
+
+    def _ask_for_flags(self) -> None:
+        """Read the flags once for each life of the server: the engine may be another one after a restart."""
+        assert self.session is not None
+        now = (self.session.last_status.pid, self.session.python)
+        if now != self._asked and not self.cockpit.timeline.busy and self.session.last_status.phase != "starting":
+            self._asked = now
+            self._read_flags()
+
+    @work(exclusive=True, group="flags")
+    async def _read_flags(self) -> None:
+        await feeds.read_flags(self.console_app.open_session, self.cockpit, self.console_app.publish)
 
     def _draw_plan(self) -> None:
         assert self.session is not None
@@ -95,37 +94,40 @@ class LaunchScreen(ConsoleScreen):
             self._drawn = None
             self.query_one("#command-text", Static).update(Content.styled(plain(str(error)), "$error"))
             return
-        state = (plan, dict(self.cockpit.overrides))
+        found = flag_findings(self.cockpit.board.findings)
+        state = (plan, dict(self.cockpit.overrides), self.cockpit.flags, found, self._words, self._only_set)
         if state == self._drawn:
             return
         self._drawn = state
-        differs = {item.key.lstrip("-"): item for item in plan.changes}
-        rows = [(key, _shown(value), differs.pop(key, None)) for key, value in self._flags().items()]
-        table: DataTable[Content] = self.query_one("#flags", DataTable)
-        row = table.cursor_row
-        table.clear()
-        for key, value, difference in rows:
-            style = "bold $warning" if key in self.cockpit.overrides else ""
-            running = (
-                "" if difference is None else "absent" if difference.running is None else one_line(difference.running)
-            )
-            table.add_row(
-                Content.styled(one_line(key), style),
-                Content.styled(value, style),
-                Content.styled(running, "$error"),
-                key=key,
-            )
-        for key, difference in differs.items():
-            table.add_row(
-                Content.styled(one_line(key), "$foreground-muted"),
-                Content.styled(
-                    "absent" if difference.planned is None else one_line(difference.planned), "$foreground-muted"
-                ),
-                Content.styled("absent" if difference.running is None else one_line(difference.running), "$error"),
-                key=f" {key}",
-            )
-        table.move_cursor(row=row)
-        table.border_subtitle = f"{len(self.cockpit.overrides)} staged" if self.cockpit.overrides else ""
+        schema = self.cockpit.flags or FlagSchema()
+        self._rows = rows_of(self.session.deployment, plan, self.cockpit.overrides, schema)
+        self._draw_table(schema, found)
+        self._draw_command(plan)
+        self._draw_about()
+
+    def _draw_table(self, schema: FlagSchema, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        words = self._words.split()
+        shown = [row for row in self._rows if (row.given or not self._only_set) and row.found_by(words)]
+        marks = {row.key: STYLES[findings_of(row, found)[0]["verdict"]] for row in shown if findings_of(row, found)}
+        self.query_one(FlagTable).show(shown, marks)
+        panel = self.query_one("#flags-panel")
+        title = ["flags and environment"]
+        if schema.flags:
+            title.append(f"{schema.label} has {len(schema.flags)}")
+        if self._words:
+            title.append(f"/{self._words}/ finds {len(shown)}")
+        panel.border_title = Content(one_line(" – ".join(title)))
+        refused = sum(bool(row.problem) for row in self._rows)
+        notes = [
+            f"{len(self.cockpit.overrides)} staged" if self.cockpit.overrides else "",
+            f"{refused} would be refused" if refused else "",
+            f"only what is set is known: {schema.why}" if schema.why else "",
+            "reading the engine's flags" if self.cockpit.flags is None else "",
+        ]
+        panel.border_subtitle = Content(one_line(" – ".join(filter(None, notes)))[:100])
+        panel.set_class(bool(refused), "bad")
+
+    def _draw_command(self, plan: LaunchPlan) -> None:
         body = [Content(plain(plan.shown))]
         if plan.changes:
             body += [
@@ -135,8 +137,21 @@ class LaunchScreen(ConsoleScreen):
             ]
         self.query_one("#command-text", Static).update(Content("\n").join(body))
 
+    def _draw_about(self) -> None:
+        row = self.query_one(FlagTable).current
+        panel = self.query_one("#about")
+        panel.border_title = Content(one_line(row.key)) if row else "nothing found"
+        found = findings_of(row, flag_findings(self.cockpit.board.findings)) if row else []
+        self.query_one("#about-text", Static).update(about_content(row, found) if row else Content("Esc shows all"))
+
+    def on_data_table_row_highlighted(self) -> None:
+        """Say what is known of the flag under the cursor."""
+        self._draw_about()
+
     def _draw_timeline(self) -> None:
         timeline = self.cockpit.timeline
+        self.set_class(not timeline.started, "-idle")
+        self.set_class(timeline.busy or bool(timeline.error), "-moving")
         if timeline.started:
             panel = self.query_one("#timeline")
             steps = self.query_one(Steps)
@@ -145,21 +160,6 @@ class LaunchScreen(ConsoleScreen):
             panel.set_class(bool(timeline.error), "bad")
             panel.set_class(timeline.ended is not None and not timeline.error, "good")
             panel.scroll_end(animate=False)
-
-    def _flags(self) -> dict[str, Any]:
-        assert self.session is not None
-        merged: dict[str, Any] = {**self.session.deployment.server.args, **self.cockpit.overrides}
-        environment = {f"env {key}": value for key, value in self.session.deployment.server.env.items()}
-        return {**merged, **environment}
-
-    @property
-    def current(self) -> str | None:
-        """The flag under the cursor, when it can be changed here."""
-        table = self.query_one("#flags", DataTable)
-        if not table.row_count:
-            return None
-        key = table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value or ""
-        return None if key.startswith((" ", "env ")) else key
 
     def copyable(self) -> str:
         """The exact command, secrets masked."""
@@ -173,79 +173,68 @@ class LaunchScreen(ConsoleScreen):
         possible = {"edit": free, "undo": bool(self.cockpit.overrides), "last_good": free}
         return True if possible.get(action, True) else None
 
-    def on_data_table_row_selected(self) -> None:
-        """Enter on a row changes that flag, where flags can be changed."""
-        if self.check_action("edit", ()):
-            self.action_edit()
-
     @work(exclusive=True, group="flag")
     async def action_edit(self) -> None:
         """Stage another value for the flag under the cursor; an empty line drops the flag."""
-        key = self.current
-        if key is None:
+        row = self.query_one(FlagTable).current
+        if row is None:
             return
-        value = await self.app.push_screen_wait(Line(f"--{key} (empty drops it)", _shown(self._flags().get(key))))
-        if value is not None:
-            self.cockpit.overrides[key] = read_value(value)
+        if not row.editable:
+            self.notify(f"{row.key}: {row.source}", markup=False)
+            return
+        known = row.known or KnownFlag(row.key)
+        many = known.many or isinstance(row.planned, (list, tuple))
+        schema = self.cockpit.flags or FlagSchema()
+        typed = await self.app.push_screen_wait(
+            Line(
+                f"--{one_line(row.key)} (empty drops it)",
+                "" if is_secret(row.key) else shown_value(row.key, row.planned) or _first_guess(known),
+                f"default: {one_line(known.default_words)}" if known.default_words else "",
+                about_content(row, ()),
+                lambda text: one_line(schema.problem(row.key, read_value(text, many))),
+                ("true",) if known.type == "switch" else known.choices,
+            )
+        )
+        if typed is not None:
+            value = read_value(typed, many)
+            if value is None and row.key not in self.session_args:
+                self.cockpit.overrides.pop(row.key, None)
+            else:
+                self.cockpit.overrides[row.key] = value
             self.console_app.publish(Topic.STATUS)
+
+    @property
+    def session_args(self) -> Mapping[str, Any]:
+        """The flags of the deployment."""
+        return self.console_app.deployment.server.args
 
     def action_undo(self) -> None:
         """Take back what is staged for the flag under the cursor, or else all of it."""
-        key = self.current
-        if key in self.cockpit.overrides:
-            del self.cockpit.overrides[key]
+        row = self.query_one(FlagTable).current
+        if row is not None and row.key in self.cockpit.overrides:
+            del self.cockpit.overrides[row.key]
         else:
             self.cockpit.overrides.clear()
         self.console_app.publish(Topic.STATUS)
+
+    @work(exclusive=True, group="search")
+    async def action_search(self) -> None:
+        """Show only flags with these words in their names or help; an empty line shows all."""
+        words = await self.app.push_screen_wait(Line("find flags by words (empty shows all)", self._words))
+        if words is not None:
+            self._words = words.strip()
+            self._draw_plan()
+
+    def action_only_set(self) -> None:
+        """Show only what is set, or every flag."""
+        self._only_set = not self._only_set
+        self._draw_plan()
 
     def action_last_good(self) -> None:
         """Go back to the last configuration that served well."""
         self.console_app.action_restart(True)
 
 
-def read_value(text: str) -> Any:
-    """A flag's value as typed: `true` is a bare flag, empty drops it, numbers are numbers."""
-    text = text.strip()
-    if not text or text == "false":
-        return None
-    if text == "true":
-        return True
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def timeline_content(timeline: Timeline, width: int) -> Content:
-    """The phases of a restart, each with the second it began, one row of `width` cells a phase."""
-    g = glyphs()
-    rows = [Content.styled(f"{timeline.reason}", "$foreground-muted")]
-    for index, step in enumerate(timeline.steps):
-        last = index == len(timeline.steps) - 1
-        state = g.running if last and timeline.busy else g.bad if last and timeline.error else g.ok
-        style = "$accent" if last and timeline.busy else "$error" if last and timeline.error else "$success"
-        detail = fit(_STAMP.sub("", one_line(step.detail)), width - 23)
-        head = Content.assemble(
-            (f"{state} ", style), (f"{step.at:6.1f}s ", "$foreground-muted"), (f"{step.name:<12} ", "bold")
-        )
-        rows.append(head + Content(detail))
-    if timeline.error:
-        rows += [
-            Content(""),
-            Content.styled(plain(timeline.error), "bold $error"),
-            Content.styled("b goes back to the last configuration that served well", "$warning"),
-        ]
-    return Content("\n").join(rows)
-
-
-def _shown(value: Any) -> str:
-    value = mask_json(value)
-    if value is True:
-        return "true"
-    if value is None:
-        return "(dropped)"
-    if isinstance(value, (list, tuple)):
-        return " ".join(one_line(str(item)) for item in value)
-    return one_line(str(value))
+def _first_guess(known: KnownFlag) -> str:
+    """What a switch that is not set most likely becomes."""
+    return "true" if known.type == "switch" and known.default != "True" else ""

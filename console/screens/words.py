@@ -11,12 +11,13 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.screen import Screen
 
+from console.flags import problems_of, rows_of
 from console.masking import mask_argv
 from console.plain import one_line, plain
 from console.widgets.topline import elapsed_words
 
 if TYPE_CHECKING:
-    from console.launch import Difference
+    from console.launch import Difference, LaunchPlan
     from console.runs import Version
     from console.session import Session
     from console.state import Cockpit
@@ -53,8 +54,21 @@ def restart_question(session: Session, cockpit: Cockpit, *, last_good: bool) -> 
     elif status.up:
         rows.append(Content.styled("the command does not change; config.json is read anew", "$foreground-muted"))
     if not last_good:
+        rows += _refused(session, plan, cockpit)
         rows += [Content(""), Content.styled("the command", "$foreground-muted"), Content(plain(plan.shown))]
     return Content("\n").join(rows)
+
+
+def _refused(session: Session, plan: LaunchPlan, cockpit: Cockpit) -> list[Content]:
+    """What the engine would refuse of this command, as far as its flags were read."""
+    if cockpit.flags is None or not cockpit.flags.flags:
+        return []
+    problems = problems_of(rows_of(session.deployment, plan, cockpit.overrides, cockpit.flags))
+    said = [Content.styled(f"  {one_line(problem)}", "$error") for problem in problems]
+    title = Content.styled(
+        f"by its own source {one_line(cockpit.flags.label)} would not start with this", "bold $error"
+    )
+    return [Content(""), title, *said] if said else []
 
 
 def trust_question(unknown: HostKeyUnknown) -> Content:
