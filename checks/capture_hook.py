@@ -14,6 +14,7 @@ import numpy as np
 from checks.capture import EngineServer, cached_texts, each_text, fresh_folder, hidden_of, manifest_of
 from checks.capture_folder import ENGINE, Capture, Ids, Taken, write_capture
 from checks.capture_ranks import LONG, at_once, compares_long, long_text, longest_prompt, ranks_of
+from checks.capture_ways import reads_normed
 from checks.errors import CaptureFailed, CheckError
 from checks.hooks.fc_input import EVERY_RANK, FILE, WANTED
 from checks.tensors import read_header, read_rows
@@ -25,7 +26,6 @@ BUDGET = 1 << 30
 """Bytes of states in all: they go to files of this machine, not over a line."""
 WRITTEN_S = 20.0
 """How long the hook's file may come after the answer: it is written before it, but a disk may be slow."""
-_NORMED = ("fc_norm", "use_aux_norm", "norm_before_fc")
 
 
 def hook_capture(evidence: Evidence, most: int, folder: str) -> Capture:
@@ -70,10 +70,8 @@ def _refuse_normed(evidence: Evidence) -> None:
         config = evidence.draft.flat if evidence.draft is not None else {}
     except CheckError:
         return
-    nested = config.get("eagle_config")
-    places = [config, nested if isinstance(nested, dict) else {}]
-    named = next((key for key in _NORMED if any(item.get(key) for item in places)), None)
-    if named is not None:
+    named = reads_normed(config)
+    if named:
         raise CaptureFailed(
             f"the draft's config has {named}: its fc reads normed states, so a hook there shows no R_k; "
             "take them by return_hidden_states (--how states)"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Union
+from types import MappingProxyType
+from typing import Any, Union
 
 from checks.engines.versions import Span, dotted, release, span
 from checks.errors import CaptureFailed
@@ -12,6 +13,10 @@ from checks.errors import CaptureFailed
 Value = Union[str, bool]
 
 STATES, HOOK, AUX = "states", "hook", "aux"
+
+WIDE = 2048
+"""A target's width from which texts would have to be cut short for their states to travel as text."""
+_NORMED = ("fc_norm", "use_aux_norm", "norm_before_fc")
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,16 @@ _WITHOUT_FLAG = span("", "0.4.6")
 """Releases that return hidden states to whoever asks."""
 
 
-def way_for(name: str, version: str, flags: Mapping[str, object]) -> Way:
+def way_for(
+    name: str, version: str, flags: Mapping[str, object], config: Mapping[str, Any] = MappingProxyType({})
+) -> Way:
     """The way named, or with "" the one for a server of this version and these flags; an unknown version counts as new.
 
-    Raises CaptureFailed when the version does not offer it, or the flags already use what it needs.
+    `config` is the draft's. Raises CaptureFailed when the version does not offer the way, or the flags already use what
+    it needs.
     """
     numbers = release(version)
-    way = next(item for item in WAYS if item.name == (name or _best(numbers, flags)))
+    way = next(item for item in WAYS if item.name == (name or _best(numbers, flags, config)))
     if way.name == STATES and numbers and numbers in _WITHOUT_FLAG:
         return Way(way.name, way.what, _WITHOUT_FLAG)
     if numbers and numbers not in way.since:
@@ -96,6 +104,25 @@ def hook_flags(folder: str, module: str) -> str:
     return json.dumps([{**hook, "config": {"folder": folder}}], separators=(",", ":"))
 
 
-def _best(numbers: tuple[int, ...], flags: Mapping[str, object]) -> str:
-    """Served without speculation there is nothing that feeds a draft, unless the engine plays it."""
-    return AUX if "speculative-algorithm" not in flags and (not numbers or numbers in span("0.5.23")) else STATES
+def reads_normed(config: Mapping[str, Any]) -> str:
+    """The key by which a draft's config says that its `fc` reads normed states, which are no R_k; "" without one."""
+    nested = config.get("eagle_config")
+    places = [config, nested if isinstance(nested, dict) else {}]
+    return next((key for key in _NORMED if any(item.get(key) for item in places)), "")
+
+
+def _best(numbers: tuple[int, ...], flags: Mapping[str, object], config: Mapping[str, Any]) -> str:
+    """Served without speculation there is nothing that feeds a draft, unless the engine plays it.
+
+    Where a restart is due anyway, wide states are better written to files than sent as text, and of several ranks only
+    the hook shows each.
+    """
+    if "speculative-algorithm" not in flags:
+        return AUX if not numbers or numbers in span("0.5.23") else STATES
+    hook = next(way for way in WAYS if way.name == HOOK)
+    states = next(way for way in WAYS if way.name == STATES)
+    width = config.get("target_hidden_size") or config.get("hidden_size")
+    ranks = str(flags.get("tp-size", 1))
+    hooked = bool(numbers) and numbers in hook.since and "forward-hooks" not in flags and not reads_normed(config)
+    costly = (isinstance(width, int) and width >= WIDE) or (ranks.isdecimal() and int(ranks) > 1)
+    return HOOK if hooked and costly and missing(states, flags) else STATES

@@ -24,6 +24,12 @@ FLAG = {"enable-return-hidden-states": True}
         ("", EAGLE, STATES, FLAG),
         ("0.5.12", {}, STATES, FLAG),
         ("0.5.23", {}, AUX, {"enable-return-aux-hidden-states": True, "speculative-algorithm": "EAGLE3"}),
+        ("0.5.12", {**EAGLE, "tp-size": "8"}, HOOK, {}),
+        ("0.5.12", {**EAGLE, **FLAG, "tp-size": "8"}, STATES, {}),
+        ("0.5.12", {**EAGLE, "tp-size": "8", "forward-hooks": "[]"}, STATES, FLAG),
+        ("0.5.5", {**EAGLE, "tp-size": "8"}, STATES, FLAG),
+        ("", {**EAGLE, "tp-size": "8"}, STATES, FLAG),
+        ("0.5.12", {**EAGLE, "tp-size": "1"}, STATES, FLAG),
     ],
 )
 def test_the_way_that_suits_a_server(
@@ -31,6 +37,23 @@ def test_the_way_that_suits_a_server(
 ) -> None:
     way = way_for("", version, flags)
     assert (way.name, missing(way, flags)) == (name, changes)
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"hidden_size": 7168}, HOOK),
+        ({"hidden_size": 1024, "target_hidden_size": 7168}, HOOK),
+        ({"hidden_size": 7168, "eagle_config": {"use_aux_norm": True}}, STATES),
+        ({"hidden_size": 1024}, STATES),
+        ({"hidden_size": "7168", "eagle_config": 3}, STATES),
+        ({}, STATES),
+    ],
+)
+def test_wide_states_are_written_to_files_where_a_restart_is_due_anyway(config: dict[str, object], name: str) -> None:
+    assert way_for("", "0.5.12", EAGLE, config).name == name
+    assert way_for("", "0.5.12", {**EAGLE, **FLAG}, config).name == STATES
+    assert way_for(STATES, "0.5.12", EAGLE, config).name == STATES
 
 
 def test_without_a_draft_the_flags_of_one_are_taken_out() -> None:

@@ -79,6 +79,16 @@ async def running(deployment: Deployment) -> tuple[str, ...]:
         await session.close()
 
 
+async def seen(deployment: Deployment) -> tuple[tuple[str, ...], bool]:
+    """The command line of the server, and whether it answers."""
+    session = await Session.open(deployment)
+    try:
+        status = await session.status()
+        return status.argv, status.healthy
+    finally:
+        await session.close()
+
+
 def on_host(embedded: Embedded, *words: str) -> list[str]:
     return [
         words[0],
@@ -176,24 +186,37 @@ async def test_a_command_that_does_not_come_up_is_undone_too(without_flag: Embed
         await session.close()
 
 
-def test_a_console_killed_in_the_middle_leaves_the_server_as_it_was(without_flag: Embedded) -> None:
+@pytest.mark.parametrize(
+    ("line", "time_it_is_said"),
+    [
+        pytest.param("lock", 1, id="before the restart"),
+        pytest.param("start", 1, id="while the server is stopped"),
+        pytest.param("loading", 1, id="while the restarted one loads"),
+        pytest.param("capture", 1, id="during the capture"),
+        pytest.param("start", 2, id="while that one is stopped"),
+        pytest.param("loading", 2, id="while the first one loads again"),
+    ],
+)
+def test_a_console_killed_in_the_middle_leaves_the_server_as_it_was(
+    without_flag: Embedded, line: str, time_it_is_said: int
+) -> None:
     deployment = without_flag.folder.deployment
-    before = asyncio.run(running(deployment))
+    before = asyncio.run(seen(deployment))
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "console", *on_host(without_flag, "capture", "--yes")]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as console:
         assert console.stderr is not None
-        for line in console.stderr:
-            if line.startswith(b"capture   "):
-                break
+        said = (text for text in console.stderr if text.startswith(f"{line:<11}".encode()))
+        assert [text for text, _ in zip(said, range(time_it_is_said))]
         console.send_signal(signal.SIGKILL)
+    note = without_flag.folder.home / STATE.removeprefix("~/") / "interim" / f"{deployment.server.port}.json"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        note = without_flag.folder.home / STATE.removeprefix("~/") / "interim" / f"{deployment.server.port}.json"
-        if not note.exists() and asyncio.run(running(deployment)) == before:
+        if not note.exists() and asyncio.run(seen(deployment)) == before:
             break
         time.sleep(0.2)
-    assert asyncio.run(running(deployment)) == before
+    assert not note.exists()
+    assert asyncio.run(seen(deployment)) == before
     # It is ours still: proven, and stopped by whoever comes next.
     assert main(on_host(without_flag, "stop", "--yes")) == Exit.OK
 
