@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checks.catalog import check
-from checks.cfg.case import reads, target_of
-from checks.cfg.layouts import layout_of
+from checks.cfg.case import layout_for, reads, target_of
 from checks.draft import IN_EAGLE_CONFIG, KEY, TOP_LEVEL, AuxIds, Draft
 from checks.engines import PROBED, Engine
 from checks.errors import BadConfig, CheckError
@@ -60,7 +59,7 @@ def aux_ids(evidence: Evidence) -> Iterable[Finding]:
     except BadConfig as error:
         yield _unreadable(draft, error)
         return
-    layout = layout_of(config)
+    layout = layout_for(draft)
     if layout is not None and any(item.is_sglang and not reads(item, layout) for item in servings(evidence)):
         said = f"not asked: config.json is of the layout of {layout.name}, see cfg.format"
         yield Finding(ID, Verdict.INFO, said, {"layout": layout.name})

@@ -43,10 +43,7 @@ class Case:
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """The draft's tensors under one spelling; none when there are none or the file is damaged."""
-        try:
-            return normal_names(self.draft.weights.info) if self.draft.weights is not None else {}
-        except CheckError:
-            return {}
+        return tensors_of(self.draft)
 
     def pointer(self, key: str) -> str:
         """Where a key of the model stands, or would stand, in the file."""
@@ -67,6 +64,19 @@ class Case:
     def unknown(self, what: str, facts: Mapping[str, Any] | None = None) -> Finding:
         """The finding that says what would decide."""
         return self.say(Verdict.UNKNOWN, f"not checked: needs {what}", {**(facts or {}), "needs": [what]})
+
+
+def tensors_of(draft: Draft) -> Mapping[str, TensorInfo]:
+    """A draft's tensors under one spelling; none when there are none or the file is damaged."""
+    try:
+        return normal_names(draft.weights.info) if draft.weights is not None else {}
+    except CheckError:
+        return {}
+
+
+def layout_for(draft: Draft) -> Layout | None:
+    """The foreign layout of a draft, by its config and its tensors. Raises BadConfig."""
+    return layout_of(draft.config, tensors_of(draft))
 
 
 def target_of(evidence: Evidence) -> Target | None:
@@ -96,7 +106,7 @@ def cfg_check(id: str, by_engine: bool = False) -> Callable[[Judge], CheckFuncti
             engines = servings(evidence)
             for serving in engines if by_engine else _one(engines):
                 case = Case(id, evidence, draft, serving)
-                layout = layout_of(draft.config)
+                layout = layout_for(draft)
                 found = judge(case) if layout is None or reads(serving, layout) else _elsewhere(case, layout)
                 if found is not None:
                     yield replace(found, engine=serving.label if by_engine else None)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from checks.catalog import check
-from checks.cfg.case import reads
-from checks.cfg.layouts import Layout, layout_of, names_of
+from checks.cfg.case import layout_for, reads
+from checks.cfg.layouts import Layout, names_of
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
 from checks.rules import Serving, per_engine
@@ -24,8 +24,8 @@ def layout(evidence: Evidence) -> Iterable[Finding]:
     that mark it, and this is the one finding; the other cfg checks then say so and judge nothing.
 
     FAIL: a layout SGLang does not read; `evidence.mapping` says where each key has to go. PASS: the flat layout, or one
-    this engine reads (vLLM reads speculators'). UNKNOWN: a draft of another family than EAGLE-3 (DFlash, Medusa), which
-    these checks do not judge, or a layout of which it is not known whether this engine reads it.
+    this engine reads (vLLM reads speculators'). UNKNOWN: a draft of another family than EAGLE-3 (EAGLE-1, DFlash,
+    Medusa), which these checks do not judge, or a layout of which it is not known whether this engine reads it.
 
     What to do: serve it with the engine it was made for, or move the keys to the top level, name the class in
     `architectures`, and put the layer ids into `eagle_config` in SGLang's counting (align.engine_pair gives them).
@@ -33,7 +33,7 @@ def layout(evidence: Evidence) -> Iterable[Finding]:
     draft = evidence.draft
     assert draft is not None
     config = draft.config
-    found = layout_of(config)
+    found = layout_for(draft)
     yield from per_engine(evidence, lambda serving: _judge(config, found, serving))
 
 

@@ -6,6 +6,7 @@ import difflib
 from typing import Any
 
 from checks.cfg.case import Case, cfg_check
+from checks.draft import KEY
 from checks.finding import Finding, Verdict
 
 # What engines read of an EAGLE-3 draft's config.
@@ -34,7 +35,8 @@ _attn_implementation_autoset mask_token_id target_layer_count num_experts unslot
 """
 WRITTEN = frozenset(_WRITTEN.split())
 # Keys without which the draft is another: a slip in one of these is worth a warning.
-_TELLING = tuple(sorted(READ - {"bias", "dtype", "torch_dtype", "model_type", "hidden_act"}))
+# Of the ids cfg.aux_ids says it.
+_TELLING = tuple(sorted(READ - {"bias", "dtype", "torch_dtype", "model_type", "hidden_act", KEY}))
 _NEAR = 0.88
 # A config has a few dozen keys; to look for what each of a million resembles would take an hour.
 _COMPARED = 1000

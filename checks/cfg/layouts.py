@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from checks.draft import KEY
 from checks.jsonfile import whole
 from checks.rules import VLLM
+from checks.tensors import TensorInfo
 
 Config = Mapping[str, Any]
 
@@ -38,12 +41,29 @@ def names_of(config: Config) -> list[str]:
     return [name for name in held if isinstance(name, str)] if isinstance(held, list) else []
 
 
+def has_own_keys(config: Config) -> bool:
+    """Whether a config has a key that only EAGLE-3 drafts have."""
+    return any(config.get(key) is not None for key in EAGLE3_KEYS)
+
+
 def _named(config: Config, *parts: str) -> bool:
     words = [*names_of(config), str(config.get("model_type", ""))]
     return any(part in word.lower() for part in parts for word in words)
 
 
+EAGLE3_KEYS = ("draft_vocab_size", "truncated_vocab_size", "eagle_config", "target_hidden_size", KEY)
+"""Keys that only the config of an EAGLE-3 draft has."""
+
+_OLDER = re.compile(r"^Eagle(?!3)|(?<!3)Eagle$")
+
+EAGLE_ONE = Layout(
+    "EAGLE-1 or -2",
+    lambda config: bool(_OLDER.search(next(iter(names_of(config)), ""))) and not has_own_keys(config),
+    eagle3=False,
+)
+
 LAYOUTS: tuple[Layout, ...] = (
+    EAGLE_ONE,
     Layout(
         "speculators",
         lambda config: "speculators_model_type" in config or _is_object(config, "transformer_layer_config"),
@@ -72,15 +92,25 @@ LAYOUTS: tuple[Layout, ...] = (
 )
 
 
-def layout_of(config: Config) -> Layout | None:
+def _reads_one_state(config: Config, tensors: Mapping[str, TensorInfo]) -> bool:
+    fc, hidden = tensors.get("fc.weight"), whole(config.get("hidden_size"))
+    own = any(name == "d2t" or name.endswith("hidden_norm.weight") for name in tensors)
+    return fc is not None and hidden is not None and fc.shape[1:] == (2 * hidden,) and not own
+
+
+def layout_of(config: Config, tensors: Mapping[str, TensorInfo] | None = None) -> Layout | None:
     """The foreign layout of a config, None for the flat one that SGLang reads.
 
+    A draft of EAGLE-1 or -2 under its target's class is told by its tensors (under one spelling): its fc reads one
+    embedding and one state, and no norm stands on the state.
     A layout that no row knows is told by what makes it foreign: no hidden_size at the top level, and one in a nested
     object. transformers reads a `text_config` by itself, so that is not foreign.
     """
     for layout in LAYOUTS:
         if layout.told_by(config):
             return layout
+    if tensors and not has_own_keys(config) and _reads_one_state(config, tensors):
+        return EAGLE_ONE
     if "hidden_size" in config:
         return None
     for key, held in config.items():

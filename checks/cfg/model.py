@@ -6,8 +6,7 @@ import re
 from typing import Any
 
 from checks.cfg.case import Case, cfg_check
-from checks.cfg.layouts import names_of
-from checks.draft import KEY
+from checks.cfg.layouts import EAGLE3_KEYS, names_of
 from checks.draft_shapes import layers_in
 from checks.engines.versions import Span, span
 from checks.finding import ConfigFix, Finding, Verdict
@@ -21,9 +20,8 @@ CLASSES: dict[str, Span] = {PLAIN: span(), LATENT: span("0.5.12")}
 MANY_LAYERS = span("0.5.12")
 
 _MLA = ("q_a_proj", "kv_a_proj_with_mqa", "kv_b_proj")
-# Tensors that only an EAGLE-3 draft has, and keys that only its config has.
+# Tensors that an EAGLE-3 draft has; fc is EAGLE-1's as well, of another width.
 _TENSORS = re.compile(r"^(fc\.weight|d2t|layers\.0\.hidden_norm\.weight)$")
-_KEYS = ("draft_vocab_size", "truncated_vocab_size", "eagle_config", "target_hidden_size", KEY)
 
 
 @cfg_check("cfg.architectures", by_engine=True)
@@ -43,7 +41,7 @@ def architectures(case: Case) -> Finding | None:
     named = case.draft.config.get("architectures")
     names, tensors = names_of(case.draft.config), case.tensors
     marks = sorted(name for name in tensors if _TENSORS.match(name))
-    marks += [key for key in _KEYS if case.draft.config.get(key) is not None]
+    marks += [key for key in EAGLE3_KEYS if case.draft.config.get(key) is not None]
     latent = any(part in name for name in tensors for part in _MLA)
     dense = any(name.endswith("self_attn.q_proj.weight") for name in tensors)
     facts: dict[str, Any] = {"architectures": named, "eagle3_by": marks[:8], "latent_attention": latent}

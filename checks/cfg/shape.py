@@ -192,7 +192,10 @@ def vocab_alias(case: Case) -> Finding | None:
         return case.say(Verdict.PASS, said, facts)
     if not case.serving.is_sglang:
         return case.say(Verdict.PASS, "no draft_vocab_size: the draft has the target's vocabulary", facts)
-    return case.say(Verdict.WARN, "draft_vocab_size is absent, and SGLang's Llama draft stops without it", facts)
+    head = case.tensors.get("lm_head.weight")
+    rows = head.rows if head is not None and head.shape else None
+    mend = ConfigFix(set_key(case.draft.config, case.pointer("draft_vocab_size"), rows)) if rows else None
+    return case.say(Verdict.WARN, "draft_vocab_size is absent, and SGLang's Llama draft stops without it", facts, mend)
 
 
 @cfg_check("cfg.vocab_vs_target")

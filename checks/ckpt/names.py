@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from checks.catalog import check
+from checks.cfg.case import layout_for
 from checks.cfg.forward import SWITCHES
 from checks.cfg.layouts import names_of
 from checks.cfg.model import CLASSES, LATENT
@@ -82,6 +83,11 @@ def names(evidence: Evidence) -> Iterable[Finding]:
     weights = draft.weights if draft is not None else None
     assert draft is not None and weights is not None
     raw, latent = list(weights.info), LATENT in names_of(draft.config)
+    layout = layout_for(draft)
+    if layout is not None and not layout.eagle3:
+        said = f"a draft of {layout.name}: its names cannot be judged here"
+        yield Finding(NAMES, Verdict.UNKNOWN, said, {"needs": ["an EAGLE-3 draft"]})
+        return
     yield from per_engine(evidence, lambda serving: _judge_names(raw, family(weights.info), latent, serving))
 
 
@@ -132,11 +138,15 @@ def _prefix(raw: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Pair:
-    """Keys of the config, one of which has to be on, and the tensors that belong to them."""
+    """Keys of the config, one of which has to be on, and the tensors that belong to them.
+
+    `calls`: those of the keys that make no sense without the tensors.
+    """
 
     keys: tuple[str, ...]
     tensors: re.Pattern[str]
     what: str
+    calls: tuple[str, ...] = ()
     nested: bool = False
 
     @property
@@ -145,10 +155,14 @@ class Pair:
         return next((switch.versions for switch in SWITCHES if switch.key == self.keys[0]), None)
 
 
+_NORMS = ("fc_norm", "use_aux_norm")
+_BIASES = r"^layers\.\d+\.self_attn\.[qkv]_proj\.bias$"
+
 PAIRS: tuple[Pair, ...] = (
-    Pair(("norm_before_fc",), re.compile(r"^input_norm\.weight$"), "the norm before fc", nested=True),
-    Pair(("fc_norm", "use_aux_norm"), re.compile(r"^fc_norm\.\d+\.weight$"), "the norms on each state"),
+    Pair(("norm_before_fc",), re.compile(r"^input_norm\.weight$"), "the norm before fc", ("norm_before_fc",), True),
+    Pair(_NORMS, re.compile(r"^fc_norm\.\d+\.weight$"), "the norms on states", _NORMS),
     Pair(("bias",), re.compile(r"^fc\.bias$"), "the bias of fc"),
+    Pair(("attention_bias", "bias"), re.compile(_BIASES), "the biases of attention", ("attention_bias",)),
 )
 
 
@@ -157,8 +171,9 @@ def flag_weights(evidence: Evidence) -> Iterable[Finding]:
     """A key that calls for tensors and the tensors it calls for go together, in both directions.
 
     `norm_before_fc` and `input_norm.weight`; `fc_norm` (or `use_aux_norm`) and `fc_norm.i.weight`; `bias` and
-    `fc.bias`. Tensors without their key are dropped, so the draft is computed without a part it was trained with; a key
-    without its tensors runs a part that nobody trained. Neither is said by the engine.
+    `fc.bias`; `attention_bias` (or `bias`, which turns on both) and the biases of `q_proj`, `k_proj` and `v_proj`.
+    Tensors without their key are dropped, so the draft is computed without a part it was trained with; a key without
+    its tensors runs a part that nobody trained. Neither is said by the engine.
 
     FAIL: one without the other. PASS: both, or neither.
 
@@ -169,15 +184,17 @@ def flag_weights(evidence: Evidence) -> Iterable[Finding]:
     weights = draft.weights if draft is not None else None
     assert draft is not None and weights is not None
     tensors = normal_names(weights.info)
-    rows = [(pair, _is_on(draft, pair), [name for name in tensors if pair.tensors.match(name)]) for pair in PAIRS]
+    rows = [
+        (pair, _is_on(draft, pair, pair.keys), [name for name in tensors if pair.tensors.match(name)]) for pair in PAIRS
+    ]
     facts = {pair.keys[0]: {"on": on, "tensors": sorted(held)} for pair, on, held in rows}
     problems, changes = [], {}
     for pair, on, held in rows:
         if held and not on:
             problems.append(f"{held[0]} is there and {pair.keys[0]} is not on: engines drop {pair.what}")
-            changes[join_pointer([pair.keys[0]])] = True
-        elif on and not held and pair.keys[0] != "bias":
-            problems.append(f"{pair.keys[0]} is on and its tensors are missing: {pair.what} would be untrained")
+            changes[_pointer(draft, pair.keys[0])] = True
+        elif not held and _is_on(draft, pair, pair.calls):
+            problems.append(f"{pair.calls[0]} is on and its tensors are missing: {pair.what} would be untrained")
     if not problems:
         used = ", ".join(pair.keys[0] for pair, on, _ in rows if on)
         yield Finding(FLAGS, Verdict.PASS, f"{used or 'no such key'}: keys and tensors go together", facts)
@@ -202,17 +219,21 @@ def _fits(draft: Draft, tensors: Mapping[str, TensorInfo], name: str) -> bool:
     if fc is None or len(fc.shape) != 2:
         return False
     if name == "fc.bias":
-        return shape == fc.shape[:1]
+        # The key turns the biases of attention on as well, which would then be random.
+        return shape == fc.shape[:1] and any(re.match(_BIASES, other) for other in tensors)
+    if name.endswith("_proj.bias"):
+        matrix = tensors.get(name[: -len("bias")] + "weight")
+        return matrix is not None and shape == matrix.shape[:1]
     if name == "input_norm.weight":
         return shape == fc.shape[1:]
     count = sum(1 for other in tensors if other.startswith("fc_norm."))
     return draft.target_hidden is not None and shape == (draft.target_hidden,) and count * shape[0] == fc.shape[1]
 
 
-def _is_on(draft: Draft, pair: Pair) -> bool:
+def _is_on(draft: Draft, pair: Pair, keys: tuple[str, ...]) -> bool:
     nested = draft.config.get("eagle_config")
     places = [draft.flat, *([nested] if pair.nested and isinstance(nested, dict) else [])]
-    return any(bool(place.get(key)) for place in places for key in pair.keys)
+    return any(bool(place.get(key)) for place in places for key in keys)
 
 
 def _pointer(draft: Draft, key: str) -> str:

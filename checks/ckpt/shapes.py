@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from checks.catalog import check
+from checks.cfg.case import layout_for
 from checks.draft import Draft
 from checks.draft_shapes import (
     ATTENTION,
@@ -26,7 +27,6 @@ from checks.draft_shapes import (
 from checks.errors import BadTensors, CheckError
 from checks.evidence import Evidence, Need
 from checks.finding import ConfigFix, Finding, Verdict
-from checks.jsonfile import whole
 from checks.patch import set_key
 from checks.tensors import TensorInfo
 from checks.weights import Weights
@@ -103,14 +103,13 @@ def _judge_shapes(draft: Draft, weights: Weights, tensors: dict[str, TensorInfo]
         names = ", ".join(sorted(tensors)[:5])
         said = f"none of its tensors has an EAGLE-3 draft's name (it has {names}); what serves it cannot be judged here"
         return Finding(SHAPES, Verdict.UNKNOWN, said, found)
+    layout = layout_for(draft)
+    if layout is not None and not layout.eagle3:
+        found["needs"] = ["an EAGLE-3 draft"]
+        return Finding(SHAPES, Verdict.UNKNOWN, f"a draft of {layout.name}: its tensors cannot be judged here", found)
     problems = [_shape_words(row, info) for row, info in wrong]
     if not draft.uses_aux and fc is not None and size.target_hidden and fc.shape[-1] > size.target_hidden:
         problems.insert(0, _one_state_words(fc, size.target_hidden))
-    if target_hidden and size.target_hidden and target_hidden != size.target_hidden:
-        key = "target_hidden_size" if whole(draft.flat.get("target_hidden_size")) else "hidden_size"
-        problems.insert(
-            0, f"each slot is {size.target_hidden} wide ({key}) and the target's states are {target_hidden}"
-        )
     if missing:
         problems.append(f"{_few(missing)} missing: engines would leave random numbers there")
     if problems:
@@ -121,6 +120,9 @@ def _judge_shapes(draft: Draft, weights: Weights, tensors: dict[str, TensorInfo]
     fits = f"{found['checked']} tensors fit the config"
     if fc is not None:
         fits += f"; fc reads {found['slots']} slots of {size.target_hidden}"
+    if target_hidden and size.target_hidden and target_hidden != size.target_hidden:
+        said = f"{fits}, and the target's states are {target_hidden} wide: see cfg.hidden_vs_target"
+        return Finding(SHAPES, Verdict.INFO, said, {**found, "target_states": target_hidden})
     if extra:
         return Finding(SHAPES, Verdict.INFO, f"{fits}; engines skip {_few(extra)}", found)
     return Finding(SHAPES, Verdict.PASS, fits, found)

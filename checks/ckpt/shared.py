@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from checks.catalog import check
+from checks.cfg.case import layout_for
 from checks.cfg.shape import SHARES_HEAD
 from checks.draft import Draft
 from checks.draft_shapes import draft_vocab, normal_names
@@ -42,6 +43,11 @@ def own_head(evidence: Evidence) -> Iterable[Finding]:
     weights = draft.weights if draft is not None else None
     assert draft is not None and weights is not None
     tensors = normal_names(weights.info)
+    layout = layout_for(draft)
+    if layout is not None and not layout.eagle3:
+        said = f"a draft of {layout.name}: what engines share with it is not judged here"
+        yield Finding(HEAD, Verdict.UNKNOWN, said, {"needs": ["an EAGLE-3 draft"]})
+        return
     yield from per_engine(evidence, lambda serving: _judge_head(draft, tensors, serving))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from checks.cfg.layouts import names_of
+from checks.cfg.case import layout_for
+from checks.cfg.layouts import EAGLE_ONE, names_of
 from checks.draft_shapes import draft_vocab
 from checks.engines.versions import Span, span
 from checks.finding import Finding, FlagsFix, Verdict
@@ -69,6 +70,8 @@ def algo_vs_arch(case: Case) -> Finding | None:
         said = f"an EAGLE-3 draft ({by}) under --speculative-algorithm {algorithm}: {effect}; use EAGLE3"
         return case.rule(Verdict.FAIL, said, EVERY, facts, fix)
     older = next((name for name in names if name.lower().endswith(_OLDER)), "")
+    if draft is not None and layout_for(draft) is EAGLE_ONE:
+        older = older or f"{next(iter(names), 'it')}, by the width of its fc,"
     if algorithm == "EAGLE3" and older and not by:
         said = f"{older} is no EAGLE-3 draft: EAGLE3 feeds it several states, and it reads one"
         return case.rule(Verdict.FAIL, said, EVERY, facts)

@@ -85,6 +85,12 @@ def test_a_slip_in_a_key_engines_read_warns(tmp_path: Path) -> None:
     assert found["evidence"]["slips"] == {"num_key_value_head": "num_key_value_heads"}
 
 
+def test_a_slip_in_the_ids_key_is_said_once(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path / "d", {"eagle_config": "absent", f"{KEY}s": [2, 6, 9]})
+    assert ask("cfg.keys", draft)["verdict"] == "INFO"
+    assert f"'{KEY}s'" in ask("cfg.aux_ids", draft)["summary"]
+
+
 @pytest.mark.parametrize("key", ["feature_shift", "num_key_value_head", "\x1b[31m" * 9, ""])
 def test_other_unknown_keys_are_only_told(tmp_path: Path, key: str) -> None:
     found = ask("cfg.keys", draft_of(tmp_path / "d", {key: 1}))

@@ -154,6 +154,13 @@ def test_the_alias_alone_is_fixed(tmp_path: Path) -> None:
     assert ask("cfg.vocab_alias", fixed(draft, found))["verdict"] == "PASS"
 
 
+def test_an_absent_size_is_the_heads_rows(tmp_path: Path) -> None:
+    draft = draft_with(tmp_path / "d", {"draft_vocab_size": "absent"})
+    found = ask("cfg.vocab_alias", draft)
+    assert found["verdict"] == "WARN"
+    assert ask("cfg.vocab_alias", fixed(draft, found))["summary"] == "draft_vocab_size is 10"
+
+
 @pytest.mark.parametrize(("vocab", "verdict"), [(30, "PASS"), (152064, "WARN")])
 def test_another_vocabulary_warns(tmp_path: Path, vocab: int, verdict: str) -> None:
     target = write_target(tmp_path / "t", vocab_size=vocab)

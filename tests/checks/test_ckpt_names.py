@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.checks.asking import ask, draft_with
-from tests.checks.files import Array, bf16, draft_tensors, write_draft
+from tests.checks.asking import ask, ask_all, config_of, draft_with, loud
+from tests.checks.files import Array, bf16, draft_tensors, write_draft, write_target
 from tests.checks.test_cfg_model import LATENT, fixed
 
 
@@ -114,3 +114,74 @@ def test_tensors_without_their_key_are_fixed_where_the_release_reads_it(tmp_path
     assert "input_norm.weight is there and norm_before_fc is not on" in found["summary"]
     assert ask("ckpt.flag_weights", fixed(draft, found), engine="sglang==0.5.17")["verdict"] == "PASS"
     assert ask("ckpt.shapes", draft)["verdict"] == "PASS"
+
+
+BIASES = {f"midlayer.self_attn.{name}_proj.bias": bf16(np.ones(rows)) for name, rows in zip("qkv", (16, 8, 8))}
+
+
+@pytest.mark.parametrize(
+    ("change", "tensors", "verdict"),
+    [
+        ({}, BIASES, "FAIL"),
+        ({"attention_bias": True}, BIASES, "PASS"),
+        ({"bias": True}, {**BIASES, "fc.bias": bf16(np.ones(16))}, "PASS"),
+        ({"attention_bias": True}, {}, "FAIL"),
+        ({"attention_bias": False}, {}, "PASS"),
+    ],
+    ids=str,
+)
+def test_biases_of_attention_go_with_their_key(
+    tmp_path: Path, change: dict[str, Any], tensors: dict[str, Array | None], verdict: str
+) -> None:
+    draft = draft_with(tmp_path / "d", change, tensors)
+    found = ask("ckpt.flag_weights", draft)
+    assert found["verdict"] == verdict
+    if found["fix"]:
+        assert ask("ckpt.flag_weights", fixed(draft, found))["verdict"] == "PASS"
+
+
+def test_the_bias_of_fc_alone_has_no_key_that_would_not_turn_on_others(tmp_path: Path) -> None:
+    found = ask("ckpt.flag_weights", draft_with(tmp_path / "d", None, {"fc.bias": bf16(np.ones(16))}))
+    assert (found["verdict"], found["fix"]) == ("FAIL", None)
+
+
+def eagle_one(folder: Path, change: dict[str, Any]) -> Path:
+    """A draft of EAGLE-1 in small: one layer of the target's kind, fc over an embedding and a state."""
+    wide = ("q_proj", "k_proj", "v_proj")
+    tensors = {
+        name.replace("midlayer.", "layers.0."): value[:, :16] if any(part in name for part in wide) else value
+        for name, value in draft_tensors().items()
+        if not any(part in name for part in ("d2t", "t2d", "hidden_norm", "lm_head", "fc.", "norm.weight"))
+    }
+    tensors |= {"fc.weight": bf16(np.ones((16, 32))), "layers.0.post_attention_layernorm.weight": bf16(np.ones(16))}
+    own = config_of({"draft_vocab_size": "absent", "eagle_config": "absent", "head_dim": "absent", **change})
+    return write_draft(folder, own, tensors)
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM"])
+def test_a_draft_of_eagle_one_is_not_judged_as_eagle_three(tmp_path: Path, architecture: str) -> None:
+    draft, target = eagle_one(tmp_path / "d", {"architectures": [architecture]}), write_target(tmp_path / "t")
+    found = ask_all(["cfg", "ckpt"], draft, target, "sglang==0.5.20")
+    assert loud(found) == {}
+    assert all(item["fix"] is None for item in found)
+    assert "EAGLE-1" in next(item["summary"] for item in found if item["check"] == "cfg.format")
+    args = "--speculative-algorithm EAGLE3 --speculative-draft-model-path /d"
+    assert ask("flags.algo_vs_arch", draft, target, "sglang==0.5.20", args)["verdict"] == "FAIL"
+    assert ask("flags.algo_vs_arch", draft, target, "sglang==0.5.20", args.replace("E3", "E"))["verdict"] == "PASS"
+
+
+def test_the_older_class_on_an_eagle_three_draft_is_a_slip(tmp_path: Path) -> None:
+    draft = draft_with(tmp_path / "d", {"architectures": ["LlamaForCausalLMEagle"]})
+    found = ask("cfg.architectures", draft, write_target(tmp_path / "t"), "sglang==0.5.20")
+    assert found["verdict"] == "FAIL"
+    assert ask("cfg.architectures", fixed(draft, found), engine="sglang==0.5.20")["verdict"] == "PASS"
+
+
+def test_a_release_without_the_class_is_one_finding(tmp_path: Path) -> None:
+    latent = {"layers.0.self_attn.q_a_proj.weight": bf16(np.ones((8, 32)))}
+    draft = write_draft(
+        tmp_path / "d", config_of({"architectures": [LATENT]}), {**draft_tensors("layers.0."), **latent}
+    )
+    assert ask("cfg.architectures", draft, engine="sglang==0.5.11")["verdict"] == "FAIL"
+    assert ask("ckpt.names", draft, engine="sglang==0.5.11")["verdict"] == "INFO"
+    assert ask("ckpt.names", draft, engine="sglang==0.5.12")["verdict"] == "PASS"
