@@ -65,7 +65,7 @@ def open_cache(
     if damaged is not None and not seen:
         raise damaged
     what = (
-        f"not a cache of layout {layout!r}"
+        f"not a cache of layout {layout[:120]!r}"
         if layout
         else f"no reader knows this layout (known: {', '.join(layouts())})"
     )
@@ -114,7 +114,7 @@ def _named(layout: str) -> Reader:
     for reader in _readers():
         if reader.layout == layout:
             return reader
-    raise UnknownLayout(f"layout {layout!r} is not known; known are {', '.join(layouts())}, or {CUSTOM}")
+    raise UnknownLayout(f"layout {layout[:120]!r} is not known; known are {', '.join(layouts())}, or {CUSTOM}")
 
 
 @lru_cache(maxsize=1)

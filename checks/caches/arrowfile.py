@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from checks.caches.listing import file_name, shown
 from checks.errors import BadConfig, BadTensors, NeedsLibrary
 from checks.jsonfile import read_config
 from checks.tensors import Ids
@@ -82,10 +83,10 @@ def open_rows(folder: Path) -> Rows | None:
 def _files(place: Path) -> list[Path]:
     named = read_config(place / STATE)[1].get("_data_files")
     names = [item.get("filename") for item in named if isinstance(item, dict)] if isinstance(named, list) else []
-    # A name with a folder in it would lead out of the dataset.
-    right = [name for name in names if isinstance(name, str) and Path(name).name == name]
+    right = [name for item in names if (name := file_name(item)) is not None]
     if not right:
-        raise BadConfig(f"{place / STATE}: names no data files")
+        which = f" ({shown(names[0])} is none beside it)" if names else ""
+        raise BadConfig(f"{place / STATE}: names no data files{which}: save the dataset again")
     return [place / name for name in right]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from checks.caches.array import FileArray
 from checks.caches.cache import Cache, CacheSample, Claim, Look, Place, claimed
 from checks.caches.layout import Block, Parts, PartsSample, slots_of
+from checks.caches.listing import file_name, shown
 from checks.caches.speculators_v1 import whole_numbers
 from checks.errors import BadConfig, BadTensors
 from checks.jsonfile import read_config, whole
@@ -24,6 +25,9 @@ from checks.tensors import TensorInfo
 
 SIDE, INDEX = "manifest.json", "samples.idx"
 RECORD = struct.Struct("<QIIQQQQQ")
+
+MOST_WIDE, MOST_SLOTS = 1 << 20, 1024
+"""No state is wider and no draft reads more of them: a manifest can claim anything in a line."""
 
 # What may stand for hidden_dtype, as safetensors spells it, and its bytes.
 _DTYPES = {"bfloat16": ("BF16", 2), "float8_e4m3fn": ("F8_E4M3", 1), "float8_e5m2": ("F8_E5M2", 1)}
@@ -34,17 +38,24 @@ class _Manifest:
 
     def __init__(self, config: dict[str, Any], path: Path) -> None:
         self.folder = path.parent
-        self.hidden = whole(config.get("hidden_size")) or 0
-        self.ids = whole_numbers(config.get("target_layer_ids"))
+        hidden, ids = whole(config.get("hidden_size")) or 0, whole_numbers(config.get("target_layer_ids"))
+        self.hidden = hidden if hidden <= MOST_WIDE else 0
+        self.ids = ids if len(ids) <= MOST_SLOTS else ()
         self.dtype, self.bytes = _DTYPES.get(str(config.get("hidden_dtype")), ("", 0))
         self.samples = whole(config.get("num_samples")) or 0
         shards = config.get("shards")
         names = [item.get("file_name") for item in shards if isinstance(item, dict)] if isinstance(shards, list) else []
-        # A name with a folder in it would lead out of the cache.
-        self.shards = [name for name in names if isinstance(name, str) and Path(name).name == name]
-        if not (self.hidden and self.ids and self.dtype and self.shards) or len(self.shards) != len(names):
+        self.shards = [name for item in names if (name := file_name(item)) is not None]
+        if not (self.hidden and self.ids and self.dtype and names):
             raise BadConfig(
-                f"{path}: a target cache without usable hidden_size, target_layer_ids, hidden_dtype or shards"
+                f"{path}: a target cache without usable hidden_size, target_layer_ids, hidden_dtype or shards: write "
+                "the manifest again"
+            )
+        if len(self.shards) != len(names):
+            number = next(index for index, item in enumerate(names) if file_name(item) is None)
+            raise BadConfig(
+                f"{path}: shard {number} is named {shown(names[number])}, which is no file beside it: write the "
+                "manifest again"
             )
 
 

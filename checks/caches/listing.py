@@ -20,6 +20,9 @@ NOT_SAMPLES = re.compile(
     r"\.(pt|ckpt|safetensors)"
 )
 
+LONGEST_NAME = 255
+"""Bytes; no file system in use takes a longer one."""
+
 _GROWING = (".log", ".out", ".lock", ".tmp")
 
 
@@ -77,6 +80,22 @@ def side_files(path: Path) -> Iterator[Path]:
     for above in [*sorted(top.parent.glob("*.arrow")), top.parent / "state.json"]:
         if above.is_file():
             yield above
+
+
+def file_name(text: object) -> str | None:
+    """A name somebody wrote into a side file, when it can be that of a file in the same folder; None else.
+
+    A name with a folder in it would lead out of the cache, and what no system takes for a name would stop the run.
+    """
+    if not isinstance(text, str) or not text.isprintable() or text in ("", ".", "..") or Path(text).name != text:
+        return None
+    return text if len(text.encode()) <= LONGEST_NAME else None
+
+
+def shown(text: object) -> str:
+    """What stands where a name should, for people: its beginning, with nothing in it that a terminal would obey."""
+    words = ascii(text)
+    return words if len(words) <= 60 else f"{words[:48]}… ({len(words)} letters)"
 
 
 def numbers(text: str) -> tuple[tuple[int, str], ...]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import re
 import struct
 import tempfile
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -43,6 +45,18 @@ _DTYPES = {
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
 }  # fmt: skip
 
+# What torch says of a pickle that names a class or a function, and of other files that are no torch archive.
+_OBJECT = re.compile(r"\bGLOBAL ([A-Za-z_][\w.]{0,79})")
+_AGAIN = "delete it and write it again"
+_REASONS = (
+    ("central directory", f"truncated: its archive has no end; {_AGAIN}"),
+    ("zip archive", f"a damaged archive, or none that torch wrote; {_AGAIN}"),
+    ("in a subdirectory", f"an archive that torch did not write; {_AGAIN}"),
+    ("mmap can only", f"not a file that torch wrote, though its name says so; {_AGAIN}"),
+    ("TorchScript", "a compiled module and no sample: name the folder of the cache"),
+    ("Weights only", f"a damaged pickle, or of more than tensors and plain values: it is not opened; {_AGAIN}"),
+)
+
 # Plain values are kept: layouts carry ids and lengths in them. Anything else is named by its type.
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -62,10 +76,7 @@ def load(path: Path) -> Any:
     try:
         if path.name.endswith(".gz"):
             return _load_packed(torch, path)
-        # Files of before torch 1.6 are bare pickles, which cannot be mapped.
-        with open_regular(path) as file:
-            mapped = file.read(2) != b"\x80\x02"
-        return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
+        return _load_plain(torch, path)
     except OSError as error:
         raise BadTensors(f"{path}: cannot be read: {error.strerror or error}") from None
     except _DAMAGE as error:
@@ -122,13 +133,22 @@ def _is_tensor(value: object) -> bool:
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "layout") and hasattr(value, "shape")
 
 
+def _load_plain(torch: Any, path: Path) -> Any:
+    # Files of before torch 1.6 are bare pickles, which cannot be mapped.
+    with open_regular(path) as file:
+        mapped = file.read(2) != b"\x80\x02"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it warns of, it then refuses
+        return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
+
+
 def _load_packed(torch: Any, path: Path) -> Any:
     # Unlinked while it is mapped: the space is given back with the tensors.
     handle, name = tempfile.mkstemp(prefix="checks-", suffix=".ckpt")
     try:
         with os.fdopen(handle, "wb") as out:
             _unpack(path, out)
-        return torch.load(name, map_location="cpu", weights_only=True, mmap=True)
+        return _load_plain(torch, Path(name))
     finally:
         os.unlink(name)
 
@@ -165,5 +185,15 @@ def _torch(path: Path) -> Any:
 
 
 def _bad(path: Path, error: BaseException) -> BadTensors:
-    first = (str(error) or type(error).__name__).splitlines()[0]
-    return BadTensors(f"{path}: not a torch file that can be read with weights_only: {first[:160]}")
+    """torch's reasons in words of our own: its text advises to load the file without `weights_only`."""
+    said = str(error) or type(error).__name__
+    if named := _OBJECT.search(said):
+        return BadTensors(
+            f"{path}: holds a Python object ({named[1]}) beside tensors and plain values, and building one may run "
+            "anything: it is not opened; write the sample again with tensors, numbers and texts alone"
+        )
+    for reason, words in _REASONS:
+        if reason in said:
+            return BadTensors(f"{path}: {words}")
+    first = "".join(letter for letter in said.splitlines()[0][:120] if letter.isprintable())
+    return BadTensors(f"{path}: damaged, for torch cannot put it together ({first}): write it again")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checks.caches import Hints, open_cache
+from checks.caches.torchfile import load
 from checks.errors import BadTensors, CheckError, UnknownLayout
 from checks.finding import Verdict
 from tests.checks import pair
@@ -138,6 +141,52 @@ def test_nothing_in_a_pickle_is_run(tmp_path: Path, name: str) -> None:
             open_cache(tmp_path / name)
 
 
+def archive(names: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as packed:
+        for name, raw in names.items():
+            packed.writestr(name, raw)
+    return out.getvalue()
+
+
+def saved(value: object) -> bytes:
+    import torch
+
+    out = io.BytesIO()
+    torch.save(value, out)
+    return out.getvalue()
+
+
+CALL = b"\x80\x02cos\nsystem\nX\x02\x00\x00\x00lsq\x00\x85R."
+REFUSED = {
+    "a function": (lambda: saved({"input_ids": Trap()}), "holds a Python object (exec)"),
+    "a bare pickle of one": (lambda: pickle.dumps({"a": Trap()}, 2), "holds a Python object (exec)"),
+    "a call": (lambda: archive({"a/data.pkl": CALL, "a/version": b"3\n"}), "holds a Python object (os.system)"),
+    "arrays of numpy": (lambda: saved({"input_ids": np.arange(4)}), "holds a Python object (numpy."),
+    "another protocol": (lambda: pickle.dumps({"a": Trap()}, 4), "not a file that torch wrote"),
+    "a page": (lambda: b"<!DOCTYPE html><html>please log in</html>", "not a file that torch wrote"),
+    "half of it": (lambda: saved({"input_ids": np.arange(4).tolist()})[:300], "truncated"),
+    "another archive": (lambda: archive({"readme.txt": b"x"}), "an archive that torch did not write"),
+    "no pickle": (lambda: archive({"a/data.pkl": b"\x80\x02garbage", "a/version": b"3\n"}), "a damaged pickle"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("file", ["data_0.ckpt", "data_0.ckpt.gz"])
+def test_what_is_refused_says_why_and_what_to_do_in_words_of_our_own(tmp_path: Path, name: str, file: str) -> None:
+    make, why = REFUSED[name]
+    raw = make()
+    (tmp_path / file).write_bytes(gzip.compress(raw) if file.endswith(".gz") else raw)
+    with pytest.raises(BadTensors) as caught:
+        open_cache(tmp_path / file)
+    said = str(caught.value)
+    assert why in said
+    assert "write" in said.partition(why)[2]
+    assert said.isprintable()
+    # torch's own text advises to load the file without weights_only.
+    assert not [word for word in ("weights_only", "torch.load", "add_safe_globals", "miniz", "trust") if word in said]
+
+
 def test_files_of_before_torch_1_6_are_read(tmp_path: Path) -> None:
     import torch
 
@@ -150,6 +199,9 @@ def test_files_of_before_torch_1_6_are_read(tmp_path: Path) -> None:
     cache = open_cache(tmp_path)
     assert (cache.layout, cache.slots, cache.hidden) == ("eagle", 0, 8)
     assert cache.samples(0, 0)[0].final(0, 2) is not None
+    packed = tmp_path / "data_0.ckpt.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "data_0.ckpt").read_bytes()))
+    assert load(packed)["input_ids"].tolist() == list(range(6))
 
 
 def test_logits_are_told_from_states_by_the_vocabulary_where_widths_do_not(tmp_path: Path) -> None:
@@ -251,8 +303,13 @@ def test_a_damaged_dataset_leaves_the_states_to_be_judged(tmp_path: Path) -> Non
         cache = open_cache(tmp_path)
         assert "loss masks were not read" in cache.note
         assert cache.samples(0, 0)[0].loss_mask is None
-    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "../../x.arrow"}]}))
-    assert "names no data files" in open_cache(tmp_path).note
+    for name in ("../../x.arrow", "a\0b", "\ud800", "x" * 5000, "\x1b[31m", "..", ""):
+        (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        note = open_cache(tmp_path).note
+        assert "names no data files" in note
+        assert "save the dataset again" in note
+        assert note.isprintable()
+        assert len(note) < 400
 
 
 def test_an_unknown_torch_layout_shows_its_keys_and_takes_a_mapping(tmp_path: Path) -> None:

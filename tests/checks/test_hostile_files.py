@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from checks.answer import answer
+from checks.caches import open_cache
 from checks.caches.listing import list_files
 from checks.ckpt.numbers import _look
 from checks.eagle3 import CannotReplay, draft_shape
@@ -19,6 +20,7 @@ from checks.regular import open_regular
 from checks.request import given_path
 from checks.tensors import TensorInfo
 from checks.weights import INDEX, open_weights
+from tests.checks.formats import FORMATS, texts
 
 
 @pytest.mark.parametrize("name", ["pipe", "device", "folder", "loop"])
@@ -133,3 +135,28 @@ def test_a_link_in_a_circle_hides_no_sample(tmp_path: Path) -> None:
     os.symlink("data_1.pt", tmp_path / "data_1.pt")
     os.symlink("circle", tmp_path / "circle")
     assert [file.name for file in list_files(tmp_path).files] == ["data_0.pt"]
+
+
+@pytest.mark.parametrize("name", ["../x", "a\0b", "\ud800", "x" * 5000, "\x1b[31m", "..", "", None, 3, "é" * 200])
+def test_a_shard_whose_name_is_none_is_told_in_a_sentence(tmp_path: Path, name: object) -> None:
+    folder = next(item for item in FORMATS if item.layout == "deepspec").build(tmp_path / "c", texts(2, rows=24))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["shards"][0]["file_name"] = name
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    found = answer({"caches": [{"path": str(folder)}], "only": ["data"]}, lambda event: None)["findings"]
+    (layout,) = [item for item in found if item["check"] == "data.layout"]
+    assert "shard 0 is named" in layout["summary"]
+    assert "write the manifest again" in layout["summary"]
+    assert layout["summary"].isprintable()
+    assert len(layout["summary"]) < 500
+    assert "internal" not in {item["check"] for item in found}
+
+
+@pytest.mark.parametrize(("key", "value"), [("hidden_size", 2**62), ("target_layer_ids", list(range(100_000)))])
+def test_a_manifest_that_claims_what_no_model_has_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    folder = next(item for item in FORMATS if item.layout == "deepspec").build(tmp_path / "c", texts(2, rows=24))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, key: value}))
+    with pytest.raises(BadTensors, match="write the manifest again") as caught:
+        open_cache(folder)
+    assert len(str(caught.value)) < 1000
