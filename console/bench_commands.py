@@ -50,10 +50,10 @@ async def _bench(args: argparse.Namespace) -> Exit:
 
 
 def _lines(found: Bench) -> list[str]:
-    exact = "" if found.exact else "; the prefill's token is counted in"
+    exact = "bonus token included" if found.exact else "bonus token and the prefill's own included"
     return [
         f"run {found.run}: {len(found.accept_lens)} prompts, {found.tokens} tokens in {found.seconds:.1f} s",
-        f"accept length {found.accept.words()}{exact}",
+        f"accept length {found.accept.words()}, {found.formula}: {exact}",
         f"tok/s         {found.speed.words()}, one request at a time",
         "95% intervals over prompts (Student's t); `console runs compare` sets two runs side by side",
     ]

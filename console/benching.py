@@ -37,13 +37,17 @@ MAX_PROMPTS = 10_000
 _ANSWER_S = 600.0
 _HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 """Accepted drafts a verify step, by SGLang's names of 0.5.12 and newer, and of 0.5.9 to 0.5.20."""
+_COUNTS = ("spec_num_correct_drafts", "spec_accept_token_num")
+"""Accepted drafts of the whole request, by SGLang's names of 0.5.12 and newer, and of 0.5.6 to 0.5.10."""
+_DRAFTS = "1 + accepted drafts / verify steps"
+_TOKENS = "generated tokens / verify steps"
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
     """One measurement. Per prompt: tokens a verify step (bonus included), and generated tokens a second.
 
-    `key` is the same for the same prompts and length. `exact`: from the drafts histogram; otherwise the prefill's own
+    `key` is the same for the same prompts and length. `exact`: from the accepted drafts; otherwise the prefill's own
     token is counted in, which is a little too much.
     """
 
@@ -62,6 +66,11 @@ class Bench:
         return interval(self.accept_lens)
 
     @property
+    def formula(self) -> str:
+        """What the accept length is computed from; the two differ by a percent or so, and do not check each other."""
+        return _DRAFTS if self.exact else _TOKENS
+
+    @property
     def speed(self) -> Interval:
         """Mean tokens a second of one request alone, with its 95% interval."""
         return interval(self.speeds)
@@ -74,6 +83,7 @@ class Bench:
             "prompts_sha256": self.key,
             "accept_len": self.accept.mean,
             "accept_len_95": [self.accept.low, self.accept.high],
+            "accept_len_formula": self.formula,
             "tokens_per_s": self.speed.mean,
             "tokens_per_s_95": [self.speed.low, self.speed.high],
             "exact": self.exact,
@@ -188,9 +198,12 @@ def _accepted(meta: Mapping[str, Any]) -> tuple[float | None, bool]:
     """The accept length, and whether it is exact."""
     exact = accept_length(_histogram(meta))
     steps, tokens = meta.get("spec_verify_ct"), meta.get("completion_tokens")
-    if exact is not None or not (isinstance(steps, int) and isinstance(tokens, int) and steps > 0):
+    if exact is not None or not isinstance(steps, int) or steps <= 0:
         return exact, True
-    return tokens / steps, False
+    drafts = next((meta[name] for name in _COUNTS if isinstance(meta.get(name), int)), None)
+    if drafts is not None:
+        return 1 + drafts / steps, True
+    return (tokens / steps, False) if isinstance(tokens, int) else (None, True)
 
 
 async def _run_of(session: Session) -> Run:

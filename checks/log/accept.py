@@ -17,6 +17,7 @@ from checks.finding import Finding, Verdict
 from checks.launch import launch_of
 from checks.log.read import (
     ENOUGH,
+    LENGTH,
     NOTHING,
     WINDOW,
     Tail,
@@ -95,12 +96,12 @@ def _judge(told: Sequence[float], ceiling: int | None) -> tuple[Verdict, str]:
     span = f"mean {mean_of(told):.2f} over {len(told)} decode lines, {min(told):.2f} to {max(told):.2f}"
     of = f" of at most {ceiling}" if ceiling else ""
     if len(told) < ENOUGH:
-        return Verdict.INFO, f"accept length {span}{of}: too few lines to judge"
+        return Verdict.INFO, f"{LENGTH} {span}{of}: too few lines to judge"
     if ceiling and max(told) > ceiling + ROUNDING:
-        return Verdict.WARN, f"accept length {span}, above the {ceiling} the flags allow: the log is of other flags"
+        return Verdict.WARN, f"{LENGTH} {span}, above the {ceiling} the flags allow: the log is of other flags"
     if max(told) < NOTHING:
-        return Verdict.FAIL, f"accept length is 1.00 in all of {len(told)} decode lines: no draft token is accepted"
-    return Verdict.INFO, f"accept length {span}{of} (bonus token included)"
+        return Verdict.FAIL, f"{LENGTH} is 1.00 in all of {len(told)} decode lines: no draft token is accepted"
+    return Verdict.INFO, f"{LENGTH} {span}{of}"
 
 
 def _asked(evidence: Evidence) -> str:
@@ -140,7 +141,7 @@ def accept_low(evidence: Evidence) -> Iterable[Finding]:
     if len(told) < ENOUGH:
         yield Finding(LOW_ID, Verdict.INFO, f"{len(told)} decode lines are too few to call acceptance low", facts)
         return
-    words = f"accept length {facts['mean']:.2f} over {len(told)} decode lines"
+    words = f"{LENGTH} {facts['mean']:.2f} over {len(told)} decode lines"
     falls = len(positions) > 1 and positions[0] > 0 and positions[1] < FALL * positions[0]
     if falls:
         words += f", and the second position is accepted {positions[1]:.3f} to the first's {positions[0]:.3f}"
@@ -209,7 +210,7 @@ def accept_ceiling(evidence: Evidence) -> Iterable[Finding]:
         yield Finding(
             CEILING_ID,
             Verdict.WARN,
-            f"accept length is at its ceiling {ceiling} in {longest} lines in a row: check the output for loops",
+            f"{LENGTH} is at its ceiling {ceiling} in {longest} lines in a row: check the output for loops",
             facts,
         )
         return

@@ -13,7 +13,7 @@ from checks.engines.events import Decode, Prefill
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
 from checks.launch import launch_of
-from checks.log.read import WINDOW, by_rank, mean_of, read_tail, silent
+from checks.log.read import LENGTH, WINDOW, by_rank, mean_of, read_tail, silent
 
 TREND_ID, SPARSE_ID = "log.trend", "log.sparse"
 SPREAD_ID, CACHE_ID = "log.rank_spread", "log.accept_by_cache"
@@ -71,9 +71,7 @@ def trend(evidence: Evidence) -> Iterable[Finding]:
             before, after = 1 + facts[name]["before"], 1 + facts[name]["after"]
             when = lines[at * BLOCK].time or f"line {lines[at * BLOCK].line}"
             how = f"at {when}" if name == "step" else "since the first hour"
-            words = (
-                f"accept length fell from {before:.2f} to {after:.2f} {how}: compare the requests, then the versions"
-            )
+            words = f"{LENGTH} fell from {before:.2f} to {after:.2f} {how}: compare the requests, then the versions"
             yield Finding(TREND_ID, Verdict.WARN, words, facts)
             return
     yield Finding(TREND_ID, Verdict.PASS, f"acceptance is steady over {len(lines)} decode lines", facts)
@@ -165,7 +163,7 @@ def rank_spread(evidence: Evidence) -> Iterable[Finding]:
         return
     lengths = list(ranks.values())
     facts: dict[str, Any] = {"ranks": ranks, "low": min(lengths), "mean": mean_of(lengths), "high": max(lengths)}
-    words = f"{len(ranks)} ranks: {facts['low']:.2f} to {facts['high']:.2f}, mean {facts['mean']:.2f}"
+    words = f"{len(ranks)} ranks: {LENGTH} {facts['low']:.2f} to {facts['high']:.2f}, mean {facts['mean']:.2f}"
     worst = min(ranks, key=lambda name: ranks[name])
     if facts["low"] - 1 < 0.8 * (statistics.median(lengths) - 1):
         yield Finding(SPREAD_ID, Verdict.INFO, f"{words}; {worst} is the lowest", {**facts, "lowest": worst})
@@ -199,7 +197,7 @@ def accept_by_cache(evidence: Evidence) -> Iterable[Finding]:
         return
     facts.update(warm=mean_of(warm), cold=mean_of(cold))
     loss, errors = _drop([value - 1 for value in cold], [value - 1 for value in warm])
-    words = f"accept length {facts['warm']:.2f} after cache hits, {facts['cold']:.2f} after cold prompts"
+    words = f"{LENGTH} {facts['warm']:.2f} after cache hits, {facts['cold']:.2f} after cold prompts"
     if loss >= 0.03 and errors > ERRORS:
         yield Finding(CACHE_ID, Verdict.WARN, f"{words}: the engine's prefix cache, not the training", facts)
         return

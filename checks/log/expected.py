@@ -9,7 +9,7 @@ from checks.acceptance import REPLAYED, Estimate
 from checks.catalog import check
 from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
-from checks.log.read import ENOUGH, mean_of, read_tail, silent
+from checks.log.read import ENOUGH, LENGTH, mean_of, read_tail, silent
 
 ID = "log.expected"
 
@@ -42,7 +42,7 @@ def expected(evidence: Evidence) -> Iterable[Finding]:
         "interval": [replayed.low, replayed.high],
         "lines": len(tail.told),
     }
-    words = f"live accept length {live:.2f}, {replayed.mean:.2f} expected from the cached texts"
+    words = f"live {LENGTH} {live:.2f}, {replayed.mean:.2f} expected from the cached texts"
     if len(tail.told) < ENOUGH:
         yield Finding(ID, Verdict.INFO, f"{words}; too few decode lines to judge", facts)
         return

@@ -23,6 +23,8 @@ ENOUGH = 8
 """Decode lines before anything is said about how acceptance runs."""
 WINDOW = 200
 """The latest decode lines the numbers are taken from."""
+LENGTH = "accept length (bonus token included)"
+"""What a summary calls it: others report the same without the token that the target always emits, one lower."""
 NOTHING = 1.005
 """Accept length counts the bonus token: a window that prints 1.00 accepted no draft token."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from console import benching
+from console.bench_commands import _lines
 from console.benching import Bench
 from console.cli import main
 from console.comparing import compare
@@ -197,3 +198,28 @@ def test_an_older_engine_is_measured_by_its_counts() -> None:
     assert benching._accepted({"spec_accept_histogram": [1, 1]}) == (1.5, True)
     assert benching._accepted({"spec_verify_ct": 4, "completion_tokens": 10}) == (2.5, False)
     assert benching._accepted({"completion_tokens": 10}) == (None, True)
+
+
+# One answer as SGLang 0.5.6 gave it: three numbers that differ, and none of them is wrong.
+META = {
+    "spec_accept_rate": 0.0117,
+    "spec_accept_length": 1.0638,
+    "spec_verify_ct": 188,
+    "spec_accept_token_num": 11,
+    "spec_draft_token_num": 940,
+    "completion_tokens": 200,
+}
+
+
+def test_a_length_comes_with_its_formula_and_counts_accepted_drafts_where_they_are_told() -> None:
+    value, exact = benching._accepted(META)
+    assert (round(value or 0, 4), exact) == (1.0585, True)
+    newer = {name: value for name, value in META.items() if name != "spec_accept_token_num"}
+    assert benching._accepted({**newer, "spec_num_correct_drafts": 11}) == (value, True)
+    value, exact = benching._accepted(newer)
+    assert (round(value or 0, 4), exact) == (META["spec_accept_length"], False)
+    for exact, formula in ((True, "1 + accepted drafts / verify steps"), (False, "generated tokens / verify steps")):
+        bench = Bench("key", (1.06, 1.05), (10.0, 11.0), 8, 1.0, exact)
+        assert bench.as_json()["accept_len_formula"] == formula
+        assert formula in _lines(bench)[1]
+        assert "bonus token" in _lines(bench)[1]
