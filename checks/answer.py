@@ -116,4 +116,7 @@ def _engines(evidence: Evidence) -> list[dict[str, Any]]:
         engines = evidence.engines
     except CheckError:
         return []
-    return [plain({"name": item.name, "version": item.version, "source": item.source}) for item in engines]
+    return [
+        plain({"name": item.name, "version": item.version, "source": item.source, "note": item.note})
+        for item in engines
+    ]

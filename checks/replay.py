@@ -14,10 +14,12 @@ from checks.catalog import check
 from checks.eagle3 import CannotReplay, Drafter, load_drafter
 from checks.errors import CheckError
 from checks.evidence import Evidence, Need
-from checks.finding import Finding, Verdict
+from checks.finding import ConfigFix, Finding, Verdict
 from checks.naming import all_states_capture, engine_capture, name_slots, number, texts_of
+from checks.patch import set_key
 from checks.stretches import NEXT_TOKEN, Bench, bench
 from checks.trials import States, search
+from checks.turning import Tried, tried_turnings
 from checks.wiring import config_fix, fed_states, ids_feeding, judged_engines, trained_states
 
 ID = "replay.accuracy"
@@ -68,6 +70,8 @@ def replay(evidence: Evidence) -> Iterator[Finding]:
       is what a fix is worth.
     - the first step is certainly right less often than the most frequent token: FAIL. The draft, its token map, or the
       cache is broken or of another target.
+    - a draft of latent attention does certainly better turned otherwise than its config says, with the base 10000 that
+      a trainer put in the place of `rope_theta`, or with halves for neighbours (`rope_interleave`): FAIL, with the key.
     - states of other tokens would do as well as its own: WARN. The draft draws nothing from these states.
     - no capture of all states: INFO, the numbers are given and no wiring is proven.
     - a draft of another kind, one that would take more than half of the free memory, or too few anchors: UNKNOWN.
@@ -114,7 +118,10 @@ def _judge(evidence: Evidence, cache: Any, drafter: Drafter) -> Finding:
     words = f"expected accept length {_words(length)} (bonus token included) at {steps} steps"
     words += f"; first step {100 * seen.marginal[0]:.0f} % right"
     verdict, trouble = _no_better_than_nothing(evidence, cache, board, hits, facts)
+    turned = _other_turning(evidence, cache, board, hits, facts)
     found = _against_others(evidence, cache, drafter, facts, words + _caveats(board))
+    if turned is not None:
+        return _turned_otherwise(evidence, turned, found)
     if trouble and found.verdict is not Verdict.FAIL:
         return replace(found, verdict=verdict, summary=f"{trouble}; {found.summary}")
     return found
@@ -147,6 +154,30 @@ def _no_better_than_nothing(
     if not worth.low > 0 and worth.mean < WORTHLESS:
         return Verdict.WARN, "the draft does as well with the states of other tokens: it draws nothing from these"
     return Verdict.PASS, ""
+
+
+def _other_turning(
+    evidence: Evidence, cache: Any, board: Bench, hits: Sequence[Hits], facts: dict[str, Any]
+) -> Tried | None:
+    """The rotary embedding that suits a latent draft certainly better than its config's, if one does."""
+    draft = evidence.draft
+    assert draft is not None
+    tried = tried_turnings(draft, board, hits, lambda stretch: stretch.cached(cache.slots))
+    if tried:
+        facts["turnings"] = [{"what": one.turning.words, "gain": _estimate(one.gain)} for one in tried]
+    better = [one for one in tried if one.gain.low > 0 and one.gain.mean >= LEAST_GAIN]
+    return better[0] if better else None
+
+
+def _turned_otherwise(evidence: Evidence, tried: Tried, found: Finding) -> Finding:
+    """FAIL with the key that turns as training did; beside a finding of other states, whose fix comes first."""
+    assert evidence.draft is not None
+    way = tried.turning
+    words = f"the draft was trained with {way.words}, worth {_words(tried.gain, True)} tokens a round here"
+    if found.verdict is Verdict.FAIL:
+        return replace(found, summary=f"{found.summary}; {words}")
+    patch = set_key(evidence.draft.config, way.pointer, way.value)
+    return replace(found, verdict=Verdict.FAIL, summary=f"{words}; {found.summary}", fix=ConfigFix(patch))
 
 
 def _against_others(evidence: Evidence, cache: Any, drafter: Drafter, facts: dict[str, Any], words: str) -> Finding:

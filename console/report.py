@@ -215,7 +215,9 @@ def _rank(verdict: str) -> int:
 
 
 def _engine(item: Mapping[str, Any]) -> str:
-    return one_line(f"{item.get('name', '')} {item.get('version') or '?'} ({item.get('source', '')})")
+    # What is assumed of a release that somebody named; where none was, the source says that it is an assumption.
+    note = f"; {item['note']}" if item.get("note") and item.get("source") == "given" else ""
+    return one_line(f"{item.get('name', '')} {item.get('version') or '?'} ({item.get('source', '')}{note})")
 
 
 def _needs(item: Finding) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from checks.engines import sglang, vllm
 from checks.engines.locate import Entry, Located, entry_of, locate, version_beside
+from checks.engines.versions import release
 from checks.errors import BadConfig, CheckError, NotRunnable
 from checks.layers import Rule, Served
 
@@ -190,6 +191,11 @@ def engine_module(item: EngineRequest) -> Any:
     """The package of an engine that a request names. Raises NotRunnable for one that is not known."""
     if item.name not in REGISTRY:
         raise NotRunnable(f"--engine {item.name}: not known; known are {', '.join(sorted(REGISTRY))}")
+    if item.version and not release(item.version):
+        raise NotRunnable(
+            f"--engine {item.name} {item.version[:40]!r}: that is no version; give its numbers, like 0.12.3, "
+            "or leave it out and name a build of your own by --engine-source"
+        )
     return REGISTRY[item.name]
 
 

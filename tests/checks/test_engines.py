@@ -69,6 +69,19 @@ def test_an_unknown_name_cannot_be_run() -> None:
         engines_for(evidence(engines=(EngineRequest("other"),)))
 
 
+@pytest.mark.parametrize("version", ["garbage", "main", "x1.2", "\x1b[2J", "."])
+def test_what_is_no_version_cannot_be_run(version: str) -> None:
+    with pytest.raises(NotRunnable, match=r"that is no version; give its numbers, like 0\.12\.3"):
+        engines_for(evidence(engines=(EngineRequest("sglang", version),)))
+
+
+@pytest.mark.parametrize("version", ["99.9", "7", "0.5.99.dev3"])
+def test_a_release_beyond_the_table_is_judged_by_its_newest_rule_and_said_to_be(version: str) -> None:
+    engine = one(evidence("LlamaForCausalLM", engines=(EngineRequest("sglang", version),)))
+    assert engine.rule is not None
+    assert f"{version} is newer than the table" in engine.note
+
+
 def test_a_given_source_is_probed_and_names_its_version(tmp_path: Path) -> None:
     for root in (package(tmp_path), tmp_path / "sglang"):
         engine = one(evidence(engine_source=str(root)))
@@ -147,7 +160,8 @@ def test_vllm_reads_the_ids_from_the_place_that_is_there() -> None:
     asked = (EngineRequest("vllm", "0.24.0"),)
     ids = {"eagle_aux_hidden_state_layer_ids": [2, 30, 58]}
     assert one(evidence("X", ids, engines=asked)).pointer == top
-    assert one(evidence("X", {"eagle_config": ids, **ids}, engines=asked)).pointer == inside
+    assert one(evidence("X", {"eagle_config": ids, **ids}, engines=asked)).pointer == top
+    assert one(evidence("X", {"eagle_config": ids}, engines=asked)).pointer == inside
     assert one(evidence("X", {}, engines=asked)).pointer == top
 
 

@@ -115,3 +115,9 @@ def test_junit_counts_what_fails() -> None:
 def test_a_flags_fix_is_shown_as_flags() -> None:
     fix = {"kind": "flags", "set": {"speculative-num-steps": 3}, "unset": ["x"], "env": {"A": "1"}}
     assert report.fix_lines(fix) == ["--speculative-num-steps 3", "without --x", "A=1 in the environment"]
+
+
+def test_what_is_assumed_of_a_release_that_was_named_is_said_beside_it() -> None:
+    engine = {"name": "sglang", "version": "99.9", "source": "given", "note": "99.9 is newer than the table"}
+    said = report.to_text({**made(finding("cfg.parse", "PASS")), "engines": [engine]})
+    assert "sglang 99.9 (given; 99.9 is newer than the table)" in said
