@@ -82,6 +82,8 @@ class Serving:
             self._decoded_at.append(self._clock())
 
     def _prefill(self, event: Any, live: bool) -> None:
+        if getattr(event, "probe", False):
+            return
         self.queue = _first(event, "queue") if _first(event, "queue") is not None else self.queue
         if not _first(event, "running"):
             self._idle = True

@@ -72,6 +72,15 @@ class Decode(Event):
 class Prefill(Event):
     """A prefill line. `new_tokens` were computed, `cached_tokens` came from the prefix cache."""
 
+    @property
+    def probe(self) -> bool:
+        """Whether it is SGLang's answer to a health probe: one request of one token, which says nothing of the load."""
+        return (self.new_seqs, self.new_tokens, self.cached_tokens or 0) == (1, 1, 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """The event as one JSON object, with `probe` where it is one."""
+        return {**super().as_json(), **({"probe": True} if self.probe else {})}
+
     new_seqs: int | None = None
     new_tokens: int | None = None
     cached_tokens: int | None = None

@@ -39,14 +39,21 @@ def log_lines(events: Iterable[Any]) -> list[LogLine]:
 
 def log_line(event: Any) -> LogLine:
     """The event as one line; its text is made safe to draw."""
-    shown = _SHOWN.get(event.event, _as_it_came)
+    shown = _SHOWN.get("probe" if _probe(event) else event.event, _as_it_came)
     return LogLine(event.line, _kind(event), one_line(shown(event).expandtabs()), partial(_fields, event))
 
 
 def _kind(event: Any) -> str:
+    if _probe(event):
+        return "other"
     if event.event != "other":
         return str(event.event)
     return "warning" if any(word in event.text for word in _WARNINGS) else "other"
+
+
+def _probe(event: Any) -> bool:
+    """A health probe's line: one every few seconds, which no filter for prefills asks for."""
+    return bool(getattr(event, "probe", False))
 
 
 def _columns(name: str, table: tuple[tuple[str, str], ...]) -> Callable[[Any], str]:
@@ -66,6 +73,7 @@ def _as_it_came(event: Any) -> str:
 _SHOWN: dict[str, Callable[[Any], str]] = {
     "decode": _columns("decode ", _DECODE),
     "prefill": _columns("prefill", _PREFILL),
+    "probe": _columns("probe", ()),
 }
 
 

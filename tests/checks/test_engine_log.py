@@ -104,6 +104,22 @@ def test_a_prefill_line() -> None:
     assert event.throughput == 2.16
 
 
+@pytest.mark.parametrize(
+    ("counts", "probe"),
+    [
+        ("#new-seq: 1, #new-token: 1, #cached-token: 0", True),
+        ("#new-seq: 1, #new-token: 1, #cached-token: 9", False),
+        ("#new-seq: 2, #new-token: 1, #cached-token: 0", False),
+        ("#new-seq: 1, #new-token: 2, #cached-token: 0", False),
+    ],
+)
+def test_the_prefill_of_a_health_probe_is_told_apart(counts: str, probe: bool) -> None:
+    event = only(f"{STAMP}Prefill batch, {counts}, token usage: 0.00, #running-req: 0, #queue-req: 0")
+    assert isinstance(event, Prefill)
+    assert event.probe is probe
+    assert event.as_json().get("probe", False) is probe
+
+
 @pytest.mark.parametrize("tags", ["DP1 TP2", "TP2 DP1", "DP1 PP0 ATTN_CP0 MOE_DP0 TP2 EP3"])
 def test_rank_tags_in_any_order(tags: str) -> None:
     event = only(f"[2026-08-10 09:20:45.123 {tags}] {DECODE}")

@@ -10,7 +10,9 @@ from textual.app import App, ComposeResult
 from textual.strip import Strip
 
 from console.embedded import Embedded, embedded_host
+from console.following import LineParser
 from console.screens.dialogs import Line
+from console.screens.logline import log_lines
 from console.widgets.logview import CAPACITY, LogLine, LogView
 from tests.console.driving import Driver, driven
 
@@ -37,6 +39,15 @@ SHOWN_HARMLESS = {
     "cursor \x1b[2J\x1b[1;1H\x9b2J bell\x07 nul\x00 back\x08\x08": "cursor  bell nul back",
     "tab\tturned \u202e around": r"tab     turned \u202e around",
 }
+
+
+def test_a_health_probe_is_no_prefill_to_the_eye() -> None:
+    line = "Prefill batch, #new-seq: 1, #new-token: {}, #cached-token: 0, token usage: 0.00, #running-req: 0"
+    (probe,) = log_lines(LineParser("sglang").feed(f"[2026-08-10 09:20:45] {line.format(1)}\n".encode()))
+    (prompt,) = log_lines(LineParser("sglang").feed(f"[2026-08-10 09:20:45] {line.format(9)}\n".encode()))
+    assert (probe.kind, probe.shown) == ("other", "09:20:45 probe")
+    assert prompt.kind == "prefill"
+    assert ("probe", "True") in probe.fields()
 
 
 @pytest.fixture(scope="module")

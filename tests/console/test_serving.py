@@ -58,6 +58,17 @@ def test_the_mean_leaves_out_the_speed_of_the_first_line_after_a_rest() -> None:
     assert serving.windows == 3
 
 
+def test_a_health_probe_says_nothing_of_the_load() -> None:
+    busy = PREFILL.replace("#queue-req: 0", "#queue-req: 7").replace("#running-req: 0", "#running-req: 2")
+    probe = PREFILL.replace("#new-token: 4", "#new-token: 1")
+    serving = fed(START, READY, decode(2.0, 90.0), busy)
+    assert serving.queue == 7
+    serving = fed(probe, decode(2.0, 92.0), serving=serving)
+    assert serving.queue == 0
+    assert serving.usual_tokens_per_s == 92.0
+    assert fed(busy, probe).queue == 7
+
+
 def test_a_restart_keeps_the_curve_and_forgets_the_values() -> None:
     serving = fed(START, READY, decode(1.6, 50.0), START, LOAD)
     assert serving.accept_len is None
