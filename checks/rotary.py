@@ -47,7 +47,7 @@ def frequencies(head_dim: int, config: Mapping[str, Any]) -> tuple[np.ndarray, f
     The formulas are those of transformers' `modeling_rope_utils`. Raises UnknownRope for any other kind.
     """
     theta, scaling = rope_settings(config)
-    kind = _kind(scaling)
+    kind = kind_of(scaling)
     if head_dim % 2:
         raise UnknownRope(f"{head_dim} dimensions of a head cannot be turned in pairs")
     if kind not in KNOWN:
@@ -79,10 +79,10 @@ def latent_frequencies(rope_dim: int, config: Mapping[str, Any]) -> tuple[np.nda
     UnknownRope for other scaling, which SGLang would take for yarn whatever its name.
     """
     scaling = rope_settings(config)[1]
-    if _kind(scaling) not in (*PLAIN, "yarn"):
-        raise UnknownRope(f"rope scaling {_kind(scaling)!r:.60} under latent attention is not computed here")
+    if kind_of(scaling) not in (*PLAIN, "yarn"):
+        raise UnknownRope(f"rope scaling {kind_of(scaling)!r:.60} under latent attention is not computed here")
     inverse, factor = frequencies(rope_dim, config)
-    if _kind(scaling) != "yarn":
+    if kind_of(scaling) != "yarn":
         return inverse, factor
     given = [key for key in _DISPUTED if scaling.get(key) is not None]
     if given:
@@ -94,7 +94,7 @@ def latent_frequencies(rope_dim: int, config: Mapping[str, Any]) -> tuple[np.nda
 def latent_magnitude(config: Mapping[str, Any]) -> float:
     """What yarn multiplies queries and keys of latent attention by, all dimensions alike: that of `mscale_all_dim`."""
     scaling = rope_settings(config)[1]
-    return _magnitude(scaling, float(scaling.get("mscale_all_dim") or 0.0)) if _kind(scaling) == "yarn" else 1.0
+    return _magnitude(scaling, float(scaling.get("mscale_all_dim") or 0.0)) if kind_of(scaling) == "yarn" else 1.0
 
 
 def latent_table(positions: np.ndarray, rope_dim: int, config: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -102,7 +102,8 @@ def latent_table(positions: np.ndarray, rope_dim: int, config: Mapping[str, Any]
     return _table(positions, *latent_frequencies(rope_dim, config))
 
 
-def _kind(scaling: Mapping[str, Any]) -> str:
+def kind_of(scaling: Mapping[str, Any]) -> str:
+    """The kind of scaling under either of its names; `default` without one."""
     return str(scaling.get("rope_type", scaling.get("type", "default")) or "default")
 
 

@@ -31,6 +31,10 @@ class Drafter:
         ids = np.arange(rows, dtype=np.int64)
         self._token_of = ids if offsets is None else ids + np.asarray(offsets).astype(np.int64)
 
+    def with_shape(self, shape: DraftShape) -> Drafter:
+        """The same weights under another shape."""
+        return Drafter(shape, self._w, self._xp)
+
     @property
     def cost(self) -> int:
         """Floating-point operations of one step of one anchor, attention left out."""
