@@ -47,6 +47,11 @@ _IMPOSTORS = (
     (b"\x1f\x8b", "gzip-compressed, not plain safetensors"),
 )
 
+# Not to wait for the writer of a pipe that somebody put in the file's place.
+_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+
+EMPTY = "empty (0 bytes): its writer stopped before the first byte"
+
 _FIRST_READ = 4096
 
 # Below this many bytes a row's slot costs less to read along with its neighbours than to ask for on its own.
@@ -82,8 +87,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     """
     try:
         # Unbuffered and in one read where the header is of an ordinary length: a cache has tens of thousands of files.
-        # Not to wait for the writer of a pipe that somebody put in the file's place.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+        handle = os.open(path, _FLAGS)
         try:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
@@ -173,14 +177,16 @@ def take_rows(info: TensorInfo, ids: Ids) -> Values:
 def _header_bytes(handle: int, path: Path, size: int) -> tuple[int, bytes]:
     """(offset of the data, the JSON)."""
     prefix = os.read(handle, _FIRST_READ)
-    if int.from_bytes(prefix[:8], "little") > max(size - 8, 0):
+    length = int.from_bytes(prefix[:8], "little")
+    if length > size - 8:
         # The first bytes are a length: a small one may look like a pickle's, so these hints need an impossible length.
         for magic, what in _IMPOSTORS:
             if prefix.startswith(magic):
                 raise BadTensors(f"{path}: is {what}")
+    if not size:
+        raise BadTensors(f"{path}: {EMPTY}")
     if size < 8:
         raise BadTensors(f"{path}: truncated: {size} bytes, and the length of a safetensors header alone takes 8")
-    length = int.from_bytes(prefix[:8], "little")
     if length > MAX_HEADER:
         raise BadTensors(f"{path}: not safetensors: its first bytes give a header of {length} bytes")
     if length > size - 8:
@@ -201,17 +207,26 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
-_JSON = json.JSONDecoder(object_pairs_hook=_distinct)
+_JSON, _DISTINCT = json.JSONDecoder(), json.JSONDecoder(object_pairs_hook=_distinct)
 
 
 def _object(path: Path, raw: bytes) -> dict[str, Any]:
     try:
-        header = _JSON.decode(raw.decode("utf-8"))
+        text = raw.decode("utf-8")
+        header = _JSON.decode(text)
+        # A name that stands twice is one name less than there are colons. There may be more of them for other reasons.
+        if not isinstance(header, dict) or text.count(":") != _names(header):
+            header = _DISTINCT.decode(text)
     except (ValueError, RecursionError) as error:
         raise BadTensors(f"{path}: its header is not JSON ({_short(error)}): the file is damaged") from None
     if not isinstance(header, dict):
         raise BadTensors(f"{path}: its header is a JSON {type(header).__name__}, not an object: the file is damaged")
     return header
+
+
+def _names(header: dict[str, Any]) -> int:
+    """The names of the header and of its entries."""
+    return len(header) + sum([len(entry) for entry in header.values() if isinstance(entry, dict)])
 
 
 def _entry(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:

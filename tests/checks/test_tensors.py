@@ -121,7 +121,7 @@ def test_a_tensor_of_an_impossible_shape_takes_no_memory(tmp_path: Path) -> None
         (b"PK\x03\x04" + b"\x00\x01" * 40, "torch archive"),
         (b"\x1f\x8b\x08\x00" + b"\x11" * 40, "gzip"),
         (b"<html><body>404 Not Found</body></html>", "not safetensors"),
-        (b"", "truncated: 0 bytes"),
+        (b"", "empty"),
     ],
 )
 def test_what_is_no_safetensors_file_is_named(tmp_path: Path, begins: bytes, said: str) -> None:
@@ -159,6 +159,25 @@ def test_a_malformed_header_is_bad_tensors(tmp_path: Path, header: object) -> No
     path = tmp_path / "bad.safetensors"
     path.write_bytes(with_header(header, b"\x00" * 4))
     with pytest.raises(BadTensors):
+        read_header(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        '{"x":ENTRY,"x":ENTRY}',
+        r'{"x" :ENTRY,"\u0078":ENTRY}',
+        '{"x":3,"x":ENTRY}',
+        '{"x":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
+        '{"__metadata__":{"a:b":"c"},"__metadata__":{},"x":ENTRY}',
+        '{"__metadata__":{"a":"b","a":"b"},"x":ENTRY}',
+    ],
+)
+def test_a_name_that_stands_twice_is_damage_however_it_is_written(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "a.safetensors"
+    raw = header.replace("ENTRY", '{"dtype":"U8","shape":[1],"data_offsets":[0,1]}').encode()
+    path.write_bytes(len(raw).to_bytes(8, "little") + raw + b"\0")
+    with pytest.raises(BadTensors, match="twice"):
         read_header(path)
 
 
