@@ -17,6 +17,8 @@ OVERRIDES_WINDOW = span("0.5.3")
 GUARD = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 
 _COMPARED = ("rope_theta", "rope_scaling", "rms_norm_eps")
+# Where engines look for a window, in their order.
+_LENGTHS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
 
 
 @cfg_check("cfg.rope_vs_target", by_engine=True)
@@ -69,22 +71,25 @@ def _rope(config: Mapping[str, Any], key: str) -> Any:
 
 @cfg_check("cfg.draft_window", by_engine=True)
 def draft_window(case: Case) -> Finding | None:
-    """The draft's `max_position_embeddings` covers the context that is served.
+    """The draft's window of positions covers the context that is served.
 
-    Beyond it the draft has rotary positions it never saw: it proposes badly, and up to 0.5.2 a long prompt reads past
-    its table and stops the server. SGLang refuses a draft with a shorter window than the served context, unless
-    SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 turns that guard off; since 0.5.3 the window is then overwritten.
+    The window is `max_position_embeddings`, times the factor of `rope_scaling` where that does not name the window it
+    scales, as engines derive it. Beyond it the draft has rotary positions it never saw: it proposes badly, and up to
+    0.5.2 a long prompt reads past its table and stops the server. SGLang refuses a draft with a shorter window than the
+    served context, unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 turns that guard off; since 0.5.3 the window is
+    then overwritten.
 
     WARN: shorter, with both numbers. FAIL: shorter, and a release up to 0.5.2. INFO: shorter than the target's own
-    window, and no launch flags that say what is served. The served context is --context-length, else the target's
-    window.
+    window, and no launch flags that say what is served. The served context is --context-length (vLLM's
+    --max-model-len), else the target's window.
 
     What to do: serve a shorter context, or a draft trained for the long one; expect less acceptance beyond the window.
     """
-    own = case.number("max_position_embeddings")
+    own = _window(case.config)
     target, launch = case.target, launch_of(case.evidence)
-    served = launch.number("context-length") if launch is not None else None
-    theirs = whole(target.text.get("max_position_embeddings")) if target is not None else None
+    flag = "context-length" if case.serving.is_sglang else "max-model-len"
+    served = launch.number(flag) if launch is not None else None
+    theirs = _window(target.text) if target is not None else None
     off = launch is not None and launch.switched_on(GUARD)
     facts = {"max_position_embeddings": own, "context_length": served, "target": theirs, "guard_off": off}
     length = served or theirs
@@ -92,11 +97,12 @@ def draft_window(case: Case) -> Finding | None:
         return case.say(Verdict.INFO, "max_position_embeddings is absent: the default of its model type holds", facts)
     if length is None:
         return case.say(Verdict.INFO, f"the draft has {own} positions; what context is served is not known", facts)
-    by = "--context-length" if served else "the target's window"
+    by = f"--{flag}" if served else "the target's window"
     if own >= length:
         return case.say(Verdict.PASS, f"the draft has {own} positions, and {length} are served ({by})", facts)
     said = f"the draft has {own} positions and {length} are served ({by})"
     if not case.serving.is_sglang:
+        said = f"{said}: beyond {own} it proposes at positions it was never trained on"
         return case.say(Verdict.INFO if launch is None else Verdict.WARN, said, facts)
     guard = (
         f"{GUARD} is set, so the guard that refuses this is off and positions beyond {own} were never trained"
@@ -106,9 +112,21 @@ def draft_window(case: Case) -> Finding | None:
     if launch is None:
         return case.say(Verdict.INFO, f"{said}, unless --context-length says otherwise: {guard}", facts)
     if case.serving.within(OVERRIDES_WINDOW) is False:
-        said = f"{said}: {releases(span('', '0.5.2'))} stops on a longer prompt (its rotary table ends there)"
-        return case.say(Verdict.FAIL, said, facts)
+        stops = f"{releases(span('', '0.5.2'))} stops on a longer prompt (its rotary table ends there)"
+        return case.say(Verdict.FAIL, f"{said}: {stops}" if off else f"{said}; {guard}, and {stops}", facts)
     return case.say(Verdict.WARN, f"{said}; {guard} ({releases(OVERRIDES_WINDOW)})", facts)
+
+
+def _window(config: Mapping[str, Any]) -> int | None:
+    """The positions a config has, as engines derive them (SGLang's get_context_length)."""
+    length = next((found for key in _LENGTHS if (found := whole(config.get(key))) is not None), None)
+    scaling = config.get("rope_scaling")
+    if length is None or not isinstance(scaling, dict):
+        return length
+    fixed = "original_max_position_embeddings" in scaling or scaling.get("rope_type") == "llama3"
+    factor = scaling.get("factor")
+    scales = not fixed and isinstance(factor, (int, float)) and not isinstance(factor, bool) and 0 < factor < 1e6
+    return int(length * factor) if scales and factor else length
 
 
 @cfg_check("cfg.dtype_vs_target", by_engine=True)

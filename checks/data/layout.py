@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from checks.caches import Cache
+from checks.caches.listing import list_files
 from checks.catalog import check
 from checks.data.scan import no_cache, place, scans
 from checks.errors import CheckError, NeedsLibrary
@@ -49,6 +51,11 @@ def layout(evidence: Evidence) -> Iterator[Finding]:
         opened = evidence.cache_at(index)
         if isinstance(opened, Cache):
             yield _recognised(evidence, opened)
+            continue
+        listing = list_files(Path(given.path).expanduser())
+        if not listing.files and not listing.others:
+            facts = {"cache": given.path, "needs": ["a folder that holds cached files"]}
+            yield Finding(LAYOUT, Verdict.UNKNOWN, f"{given.path}: the folder is empty", facts)
             continue
         needs = [f"{opened.library} in the python that runs the checks"] if isinstance(opened, NeedsLibrary) else []
         facts = {"cache": given.path, "needs": needs or ["a layout in the deployment's [[cache]], or a right path"]}

@@ -132,12 +132,13 @@ def flags_check(id: str, every: bool = False) -> Callable[[Judge], CheckFunction
         @check(id)
         @functools.wraps(judge)
         def asked(evidence: Evidence) -> Iterable[Finding]:
-            launch = launch_of(evidence)
-            if launch is None:
+            launch, engines = launch_of(evidence), servings(evidence)
+            asked_of = [serving for serving in engines if serving.is_sglang or every]
+            if launch is None and asked_of:
                 yield Finding(id, Verdict.UNKNOWN, f"not checked: needs {_NEEDS}", {"needs": [_NEEDS]})
                 return
-            for serving in servings(evidence):
-                if not serving.is_sglang and not every:
+            for serving in engines:
+                if launch is None or serving not in asked_of:
                     said = f"not asked of {serving.words}: a question on SGLang's flags"
                     yield Finding(id, Verdict.INFO, said, {"asked_of": "sglang"}, engine=serving.label)
                     continue

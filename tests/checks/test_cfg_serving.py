@@ -54,6 +54,31 @@ def test_a_draft_with_a_shorter_window(tmp_path: Path, args: str, engine: Any, v
         assert ("8192" if "8192" in args else "131072") in found["summary"]
 
 
+@pytest.mark.parametrize(
+    ("scaling", "verdict"),
+    [
+        ({"type": "yarn", "factor": 32.0}, "PASS"),
+        ({"type": "linear", "factor": 2.0}, "WARN"),
+        ({"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}, "WARN"),
+        ({"rope_type": "llama3", "factor": 32.0}, "WARN"),
+        ({"factor": "32"}, "WARN"),
+        ("yarn", "WARN"),
+    ],
+    ids=str,
+)
+def test_a_scaled_window_is_the_one_engines_derive(tmp_path: Path, scaling: object, verdict: str) -> None:
+    draft = draft_of(tmp_path / "d", {"max_position_embeddings": 4096, "rope_scaling": scaling})
+    found = ask("cfg.draft_window", draft, None, "sglang==0.5.12", "--context-length 131072")
+    assert found["verdict"] == verdict
+
+
+def test_vllm_says_the_context_in_its_own_flag(tmp_path: Path) -> None:
+    draft, target = draft_of(tmp_path / "d", WINDOW), write_target(tmp_path / "t", max_position_embeddings=131072)
+    for length, verdict in ((2048, "PASS"), (4096, "WARN")):
+        args = f"vllm serve /m --max-model-len {length}"
+        assert ask("cfg.draft_window", draft, target, "vllm==0.20.0", args)["verdict"] == verdict
+
+
 def test_the_guard_that_is_off_is_named(tmp_path: Path) -> None:
     draft, args = draft_of(tmp_path / "d", WINDOW), "--context-length 8192"
     found = ask("cfg.draft_window", draft, None, "sglang==0.5.12", args, env={GUARD: "1"})

@@ -222,3 +222,9 @@ def test_a_cache_of_two_widths_is_told_with_the_files_of_each(tmp_path: Path, fo
     assert finding.verdict is Verdict.FAIL, finding.summary
     assert len(finding.evidence["kinds"]) == 2
     assert {check for check, _ in alarms(found)} == {"data.mixed_layout", *(check for check, _ in known(format))}
+
+
+def test_an_empty_folder_is_no_unknown_layout(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (found,) = of(findings(tmp_path / "c"), "data.layout")
+    assert (found.verdict, found.summary) == (Verdict.UNKNOWN, f"{tmp_path / 'c'}: the folder is empty")
