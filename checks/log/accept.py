@@ -24,6 +24,7 @@ from checks.log.read import (
     by_rank,
     mean_of,
     read_tail,
+    share_of,
     silent,
     simulated,
     speculation,
@@ -39,6 +40,8 @@ NEVER = 0.005
 """A second position accepted less often than this is accepted by accident only: a share that prints as 0.00."""
 ROUNDING = 0.01
 """Lengths are printed with two decimals."""
+DRAFTED = 1000
+"""Drafted tokens before it means something that none of them was accepted."""
 RUN = 5
 """Lines in a row at the ceiling before the output is suspected to repeat."""
 
@@ -51,7 +54,8 @@ def accept(evidence: Evidence) -> Iterable[Finding]:
     `accept rate` is printed beside it. The ceiling is min(steps + 1, draft tokens). The value depends on the prompts as
     much as on the draft: a low one alone says nothing about layers, which is what the align and replay checks measure.
 
-    FAIL: at least 8 decode lines in a row and every one at 1.00. The draft costs time and gives nothing: wrong states,
+    FAIL: at least 8 decode lines in a row and every one at 1.00, or no token accepted of a thousand and more where the
+    engine prints only shares. The draft costs time and gives nothing: wrong states,
     a wrong vocabulary map, EAGLE where EAGLE3 is needed, or a draft that did not load.
     WARN: the environment makes the server invent its acceptance; the flags ask for speculation and no line prints any;
     lengths above the ceiling of the flags, so that the log is another server's.
@@ -61,6 +65,9 @@ def accept(evidence: Evidence) -> Iterable[Finding]:
     What to do at 1.00: run flags, align.engine_pair and ckpt.vocab_map.
     """
     tail = read_tail(evidence)
+    if tail.rated and not tail.told:
+        yield _of_shares(evidence, tail.rated)
+        return
     invented = simulated(evidence)
     nothing = silent(evidence, ID, tail)
     if nothing is not None and not (invented and tail.told):
@@ -90,6 +97,23 @@ def accept(evidence: Evidence) -> Iterable[Finding]:
         yield Finding(ID, Verdict.WARN, f"{invented} is set: the server invents its acceptance", facts)
         return
     yield Finding(ID, *_judge(tail.told, ceiling), facts)
+
+
+def _of_shares(evidence: Evidence, rated: Sequence[Decode]) -> Finding:
+    """A log without accept lengths: only that nothing is accepted can be told from it."""
+    last = rated[-1]
+    facts: dict[str, Any] = {
+        "log": evidence.request.log,
+        "lines": len(rated),
+        "rate": last.accept_rate_printed,
+        "accepted": last.accepted,
+        "drafted": last.drafted,
+        "since_start": bool(last.cumulative),
+    }
+    drafted = (last.drafted or 0) if last.cumulative else sum(event.drafted or 0 for event in rated)
+    if drafted >= DRAFTED and not any(event.accepted or event.accept_rate_printed for event in rated):
+        return Finding(ID, Verdict.FAIL, f"{share_of(rated)}: the draft gives nothing", facts)
+    return Finding(ID, Verdict.INFO, share_of(rated), facts)
 
 
 def _judge(told: Sequence[float], ceiling: int | None) -> tuple[Verdict, str]:

@@ -64,6 +64,21 @@ class Tail:
         """The accept lengths of the latest decode lines."""
         return tuple(event.accept_len for event in self.decodes if event.accept_len is not None)[-WINDOW:]
 
+    @property
+    def rated(self) -> tuple[Decode, ...]:
+        """The lines of the last life that tell what share of the draft is accepted, and no accept length: early vLLM's.
+
+        Those of V0 count from the start of the server on.
+        """
+        return tuple(
+            event
+            for event in self.life
+            if isinstance(event, Decode)
+            and not event.engine
+            and event.accept_len is None
+            and event.accept_rate_printed is not None
+        )
+
 
 def read_tail(evidence: Evidence) -> Tail:
     """The end of the log as events; memoised.
@@ -91,6 +106,8 @@ def silent(evidence: Evidence, id: str, tail: Tail) -> Finding | None:
     None when there are accept lengths of the server's own.
     """
     facts: dict[str, Any] = {"engine": tail.engine, "decode_lines": len(tail.decodes), "log": evidence.request.log}
+    if tail.rated and not tail.told:
+        return Finding(id, Verdict.INFO, f"{share_of(tail.rated)}: nothing else is judged by it", facts)
     if not tail.decodes:
         died = any(isinstance(event, Phase) and event.phase == "crashed" for event in tail.life)
         needs = "a server that runs: see log.failure" if died else "decode lines: send the server some requests"
@@ -102,6 +119,15 @@ def silent(evidence: Evidence, id: str, tail: Tail) -> Finding | None:
     if invented:
         return Finding(id, Verdict.INFO, f"{invented} is set: what the log prints is invented, and not judged", facts)
     return None
+
+
+def share_of(rated: Sequence[Decode]) -> str:
+    """What lines without an accept length say, in words."""
+    last = rated[-1]
+    rate = last.accept_rate_printed or 0.0
+    drafted = f" of {last.drafted} drafted tokens" if last.drafted else " of what is drafted"
+    span = "counted from the server's start on" if last.cumulative else "over its latest window"
+    return f"the log prints no {LENGTH}; {rate:.1%}{drafted} are accepted, {span}"
 
 
 def simulated(evidence: Evidence) -> str:

@@ -46,6 +46,41 @@ def test_a_few_such_lines_are_not(tmp_path: Path) -> None:
     assert finding(tmp_path, decode(1.0, 1.0, 1.0)).verdict is Verdict.INFO
 
 
+V0 = (
+    "INFO 10-16 19:05:47 metrics.py:367] Speculative metrics: Draft acceptance rate: {rate:.3f}, System efficiency: "
+    "0.250, Number of speculative tokens: 3, Number of accepted tokens: {accepted}, Number of draft tokens: {drafted}, "
+    "Number of emitted tokens: 10616."
+)
+PLAIN = "INFO 10-16 19:05:47 metrics.py:295] Avg prompt throughput: 558.7 tokens/s, Avg generation throughput: 127.4 "
+PLAIN += (
+    "tokens/s, Running: 2 reqs, Swapped: 0 reqs, Pending: 0 reqs, GPU KV cache usage: 0.8%, CPU KV cache usage: 0.0%."
+)
+EARLY_V1 = "INFO 04-10 19:05:47 [metrics.py:86] SpecDecoding metrics: Draft acceptance rate: {}%, Accepted: {} tokens, "
+EARLY_V1 += "Drafted: {} tokens"
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict", "says"),
+    [
+        ([V0.format(rate=0.642, accepted=8547, drafted=13311)], "INFO", "64.2% of 13311 drafted tokens"),
+        ([V0.format(rate=0, accepted=0, drafted=42272)], "FAIL", "0.0% of 42272 drafted tokens"),
+        ([V0.format(rate=0, accepted=0, drafted=42272).replace("draft tokens", "draft tokens tokens")], "FAIL", "0.0%"),
+        ([V0.format(rate=0, accepted=0, drafted=900)], "INFO", "start on"),
+        ([EARLY_V1.format("100.0", 66, 66)], "INFO", "over its latest window"),
+        ([EARLY_V1.format("0.0", 0, 600)] * 2, "FAIL", "the draft gives nothing"),
+        ([EARLY_V1.format("0.0", 0, 600), EARLY_V1.format("0.2", 1, 600)], "INFO", "0.2% of 600"),
+    ],
+)
+def test_shares_without_an_accept_length_are_told_as_such(
+    tmp_path: Path, lines: list[str], verdict: str, says: str
+) -> None:
+    """vLLM V0 counts from the server's start on; neither it nor early V1 prints an accept length."""
+    found = finding(tmp_path, [PLAIN, *lines])
+    assert found.verdict is Verdict[verdict]
+    assert says in found.summary
+    assert "without speculation" not in found.summary
+
+
 def test_one_accepted_token_among_them_is_not(tmp_path: Path) -> None:
     assert finding(tmp_path, decode(*[1.0] * 12, 1.02)).verdict is Verdict.INFO
 
