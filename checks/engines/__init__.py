@@ -93,8 +93,8 @@ def _probed(evidence: Evidence, module: Any, found: Located, given: str) -> Engi
     if probe.rule is None:
         # A source that is there and cannot be read may be a patched one: the table would be a guess.
         return Engine(module.NAME, version, source, None, "", f"its rule could not be read: {probe.why}")
-    note = _differs(evidence, probe.rule, module, version) if version else ""
-    return Engine(module.NAME, version, PROBED, probe.rule, probe.rule.source, note)
+    notes = [_differs(evidence, probe.rule, module, version) if version else "", getattr(probe.rule, "note", "")]
+    return Engine(module.NAME, version, PROBED, probe.rule, probe.rule.source, "; ".join(filter(None, notes)))
 
 
 def _from_table(module: Any, version: str, architecture: str, source: str, why: str) -> Engine:
@@ -108,9 +108,11 @@ def _from_table(module: Any, version: str, architecture: str, source: str, why: 
 
 def _complete(evidence: Evidence, module: Any, engine: Engine) -> Engine:
     """Add where this engine reads ids, and which of those places counts for the draft at hand."""
-    reads: tuple[str, ...] = module.pointers(engine.version, _architecture(evidence))
+    reads: tuple[str, ...] | None = getattr(engine.rule, "reads", None)  # where the source was read, what it says
+    if reads is None:
+        reads = module.pointers(engine.version, _architecture(evidence))
     present = [pointer for pointer in reads if _at(evidence, pointer) is not None]
-    pointer = (present or list(reads[-1:]) or [""])[0]
+    pointer = (present or list(reads[:1]) or [""])[0]
     return Engine(engine.name, engine.version, engine.source, engine.rule, engine.where, engine.note, reads, pointer)
 
 

@@ -45,7 +45,7 @@ WIDTH = (
 )
 COMMON = (
     known(
-        r"address already in use",
+        r"[Aa]ddress already in use",
         "port-taken",
         "another process owns the port: stop it or choose another; a ready line after this one is not this server's",
     ),

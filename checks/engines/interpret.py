@@ -26,8 +26,8 @@ CAPTURE_FLAG = "_is_layer_to_capture"
 
 # Attributes that mean the number of decoder layers, whatever object of the target they are read from.
 DEPTH_NAMES = frozenset({"num_hidden_layers", "num_layers", "n_layers", "n_layer"})
-# What a rule may ask about the process: a pipeline's last rank is the one that captures.
-KNOWN_ATTRIBUTES: Mapping[str, object] = {"is_last_rank": True}
+# What a rule may ask about the process: a pipeline's last rank is the one that captures; one stage is assumed.
+KNOWN_ATTRIBUTES: Mapping[str, object] = {"is_last_rank": True, "world_size": 1}
 
 
 class RuleRaises(Exception):
@@ -118,6 +118,7 @@ class Interpreter:
     tree: ModelTree
     n: int
     captured: Captured = field(default_factory=Captured)
+    capture_list: str = CAPTURE_LIST
     _steps: int = 0
     _calls: int = 0
 
@@ -130,7 +131,7 @@ class Interpreter:
         names = [argument.arg for argument in spec.posonlyargs + spec.args][1:]
         if isinstance(method.node, ast.AsyncFunctionDef) or spec.vararg or spec.kwarg or len(arguments) > len(names):
             raise SourceUnknown(f"{method.where}: a signature that is not plain")
-        scope = _Scope(self, method.owner, receiver, path)
+        scope = self.scope(method.owner, receiver, path)
         defaults = dict(zip(names[::-1], spec.defaults[::-1]))
         for index, name in enumerate(names):
             if index < len(arguments):
@@ -147,6 +148,10 @@ class Interpreter:
             raise SourceUnknown(f"{method.where}: expressions nest too deeply") from None
         return None
 
+    def scope(self, owner: ClassSource, receiver: ClassSource, path: Path) -> Scope:
+        """The names of one call; an engine that uses more of Python than others gives a scope of its own."""
+        return Scope(self, owner, receiver, path)
+
     def step(self, place: str) -> None:
         """Count one node against the budget."""
         self._steps += 1
@@ -155,7 +160,7 @@ class Interpreter:
 
 
 @dataclass
-class _Scope:
+class Scope:
     """The names of one method call."""
 
     machine: Interpreter
@@ -169,10 +174,10 @@ class _Scope:
     def run(self, body: Sequence[ast.stmt]) -> None:
         for statement in body:
             self.machine.step(self.owner.where(statement))
-            handler = _STATEMENTS.get(type(statement))
+            handler = getattr(self, _STATEMENTS.get(type(statement), ""), None)
             if handler is None:
                 raise self.unknown(statement)
-            handler(self, statement)
+            handler(statement)
 
     def _run_assign(self, node: ast.Assign) -> None:
         value = self.value(node.value)
@@ -221,7 +226,7 @@ class _Scope:
         if isinstance(target, ast.Name):
             self.names[target.id] = value
         elif isinstance(target, ast.Attribute):
-            if target.attr == CAPTURE_LIST:
+            if target.attr == self.machine.capture_list:
                 self.machine.captured.indices = self._list(target, value)
             elif not isinstance(self.value(target.value), Path):
                 raise self.unknown(target)
@@ -235,10 +240,10 @@ class _Scope:
 
     def value(self, node: ast.expr) -> object:
         self.machine.step(self.owner.where(node))
-        handler = _EXPRESSIONS.get(type(node))
+        handler: Callable[[Any], object] | None = getattr(self, _EXPRESSIONS.get(type(node), ""), None)
         if handler is None:
             raise self.unknown(node)
-        return handler(self, node)
+        return handler(node)
 
     def _constant(self, node: ast.Constant) -> object:
         if node.value is None or isinstance(node.value, (bool, int, str)):
@@ -262,7 +267,7 @@ class _Scope:
             return Layers(self.machine.n)
         if node.attr in KNOWN_ATTRIBUTES:
             return KNOWN_ATTRIBUTES[node.attr]
-        if node.attr == CAPTURE_LIST:
+        if node.attr == self.machine.capture_list:
             return list(self.machine.captured.indices or [])
         return Path((*base.names, node.attr))
 
@@ -289,12 +294,11 @@ class _Scope:
 
     def _binary(self, node: ast.AST, kind: ast.operator, left: object, right: object) -> object:
         action = _BINARY.get(type(kind))
-        lists = isinstance(left, list) and isinstance(right, list) and isinstance(kind, ast.Add)
+        lists = isinstance(left, list) and isinstance(right, list)
         plain = all(isinstance(item, (int, str, list)) or item is None for item in (left, right))
         # Repetition (list * int) could grow without bound; no rule needs it.
-        if action is None or not plain or (isinstance(kind, (ast.Mult, ast.Mod)) and not _both_int(left, right)):
-            raise self.unknown(node)
-        if isinstance(left, list) and isinstance(right, list) and not lists:
+        unbounded = isinstance(kind, (ast.Mult, ast.Mod)) and not (isinstance(left, int) and isinstance(right, int))
+        if action is None or not plain or unbounded or (lists and not isinstance(kind, ast.Add)):
             raise self.unknown(node)
         return self._bounded(node, self._raised(node, action, left, right))
 
@@ -409,7 +413,7 @@ class _Scope:
         if isinstance(target, LayerRef) and name == CAPTURE_FLAG and isinstance(value, bool):
             captured.flags = captured.flags if captured.flags is not None else set()
             (captured.flags.add if value else captured.flags.discard)(target.index)
-        elif isinstance(target, Path) and name == CAPTURE_LIST:
+        elif isinstance(target, Path) and name == self.machine.capture_list:
             captured.indices = self._list(node, value)
         else:
             raise self.unknown(node)
@@ -439,8 +443,7 @@ class _Scope:
         return list(value)
 
     def _bounded(self, node: ast.AST, value: object) -> object:
-        if isinstance(value, (set, frozenset)):
-            value = sorted(value)
+        value = self._raised(node, sorted, value) if isinstance(value, (set, frozenset)) else value
         large_list = isinstance(value, (list, tuple, str)) and len(value) > MAX_ITEMS
         if large_list or _nests(value, 2) or (isinstance(value, int) and abs(value) > 2**62):
             raise self.unknown(node)
@@ -464,37 +467,34 @@ def _nests(value: object, levels: int) -> bool:
     return bool(inner) and (levels < 2 or any(len(item) > MAX_INNER or _nests(item, levels - 1) for item in inner))
 
 
-def _both_int(left: object, right: object) -> bool:
-    return isinstance(left, int) and isinstance(right, int)
-
-
-_STATEMENTS: dict[type, Callable[[_Scope, Any], None]] = {
-    ast.Assign: _Scope._run_assign,
-    ast.AnnAssign: _Scope._run_ann_assign,
-    ast.AugAssign: _Scope._run_aug_assign,
-    ast.If: _Scope._run_if,
-    ast.For: _Scope._run_for,
-    ast.Return: _Scope._run_return,
-    ast.Raise: _Scope._run_raise,
-    ast.Assert: _Scope._run_assert,
-    ast.Expr: _Scope._run_expr,
-    ast.Pass: _Scope._run_pass,
+_STATEMENTS: dict[type, str] = {
+    ast.Assign: "_run_assign",
+    ast.AnnAssign: "_run_ann_assign",
+    ast.AugAssign: "_run_aug_assign",
+    ast.If: "_run_if",
+    ast.For: "_run_for",
+    ast.Return: "_run_return",
+    ast.Raise: "_run_raise",
+    ast.Assert: "_run_assert",
+    ast.Expr: "_run_expr",
+    ast.Pass: "_run_pass",
+    ast.ImportFrom: "_run_import_from",
 }
-_EXPRESSIONS: dict[type, Callable[[_Scope, Any], object]] = {
-    ast.Constant: _Scope._constant,
-    ast.Name: _Scope._name,
-    ast.Attribute: _Scope._attribute,
-    ast.List: _Scope._sequence,
-    ast.Tuple: _Scope._sequence,
-    ast.Set: _Scope._sequence,
-    ast.ListComp: _Scope._comprehension,
-    ast.GeneratorExp: _Scope._comprehension,
-    ast.SetComp: _Scope._comprehension,
-    ast.BinOp: _Scope._bin_op,
-    ast.UnaryOp: _Scope._unary_op,
-    ast.Compare: _Scope._compare,
-    ast.BoolOp: _Scope._bool_op,
-    ast.IfExp: _Scope._if_exp,
-    ast.Subscript: _Scope._subscript,
-    ast.Call: _Scope._call,
+_EXPRESSIONS: dict[type, str] = {
+    ast.Constant: "_constant",
+    ast.Name: "_name",
+    ast.Attribute: "_attribute",
+    ast.List: "_sequence",
+    ast.Tuple: "_sequence",
+    ast.Set: "_sequence",
+    ast.ListComp: "_comprehension",
+    ast.GeneratorExp: "_comprehension",
+    ast.SetComp: "_comprehension",
+    ast.BinOp: "_bin_op",
+    ast.UnaryOp: "_unary_op",
+    ast.Compare: "_compare",
+    ast.BoolOp: "_bool_op",
+    ast.IfExp: "_if_exp",
+    ast.Subscript: "_subscript",
+    ast.Call: "_call",
 }

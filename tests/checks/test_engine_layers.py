@@ -55,7 +55,12 @@ def served(engine: Any, version: str, architecture: str, ids: object, n: int = 6
         (vllm, "0.24.0", DEEPSEEK, None, (2, 30, 58), False),
         (vllm, "0.24.0", DEEPSEEK, [1, 29, 57], (1, 29, 57), False),
         (vllm, "0.24.0", DEEPSEEK, [-1, 2, 30], (2, 30), True),
-        (vllm, "0.24.0", DEEPSEEK, [0, 3, 61], (0, 3, 61), False),
+        (vllm, "0.24.0", DEEPSEEK, [0, 3, 61], (0, 3), True),
+        (vllm, "0.24.0", DEEPSEEK, [0, 3, 31], (0, 3, 31), True),
+        (vllm, "0.33.0", DEEPSEEK, [2, 3, 61], (2, 3, 61), False),
+        (vllm, "0.24.0", LLAMA, [0, 3, 61], (0, 3, 61), False),
+        (vllm, "0.24.0", LLAMA, [], (2, 30, 58), False),
+        (vllm, "0.11.2", GPT_OSS, [0, 3, 31], (0, 3, 31), False),
         (vllm, "0.16.0", DEEPSEEK, [0, 3, 31], (0, 3, 31), True),
         (vllm, "0.16.0", DEEPSEEK, [2, 3, 61], (2, 3), True),
     ],
@@ -160,10 +165,11 @@ def test_a_version_beyond_the_table_is_assumed_unchanged_and_says_so() -> None:
 
 
 def test_what_is_not_known_about_the_end_raises_instead_of_guessing() -> None:
-    rule, _ = vllm.rule_for("0.17.1", DEEPSEEK)
-    assert rule is not None
-    with pytest.raises(RuleUnknown):
-        rule.served([2, 30, 61], 61)
+    for version in ("0.17.1", "0.28.0"):
+        rule, _ = vllm.rule_for(version, DEEPSEEK)
+        assert rule is not None
+        with pytest.raises(RuleUnknown):
+            rule.served([2, 30, 61], 61)
 
 
 def test_each_family_has_rows_without_overlap() -> None:
@@ -183,7 +189,7 @@ def test_where_ids_are_read_depends_on_the_engine_and_version() -> None:
     assert sglang.pointers("0.4.6.post1", LLAMA) == ()
     assert vllm.pointers("0.10.2", LLAMA) == ()
     assert vllm.pointers("0.15.0", LLAMA) == (top,)
-    assert vllm.pointers("0.24.0", DEEPSEEK) == (inside, top)
+    assert vllm.pointers("0.24.0", DEEPSEEK) == (top, inside)
     assert vllm.pointers("0.24.0", LLAMA) == (top,)
     assert vllm.pointers("0.33.0", DEEPSEEK) == (top,)
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from checks.engines.events import Error, Phase
 from checks.engines.sglang import log
@@ -45,9 +46,9 @@ SYMPTOMS = ("exception", "child-died", "start-failed")
 """Classes that say that it died, and not why."""
 
 
-def read(text: str) -> Reading:
-    """A whole log through the parser."""
-    events = list(log.parse_lines(text.splitlines()))
+def read(text: str, grammar: Any = log) -> Reading:
+    """A whole log through a parser: SGLang's, or the one given."""
+    events = list(grammar.parse_lines(text.splitlines()))
     phases = dict.fromkeys(event.phase for event in events if isinstance(event, Phase))
     fatal = [event.kind for event in events if isinstance(event, Error) and event.fatal]
     return Reading(tuple(phases), next((kind for kind in fatal if kind not in SYMPTOMS), (fatal or [""])[0]))

@@ -166,8 +166,10 @@ def running_sglang(
 
 
 @contextlib.contextmanager
-def running_vllm(folder: Path, target: Path, draft: Path, port: int | None = None) -> Iterator[EngineServer]:
-    """vLLM serving the pair in fp32, with chains as long as SGLang's. Not waited for."""
+def running_vllm(
+    folder: Path, target: Path, draft: Path, port: int | None = None, args: Mapping[str, Any] | None = None
+) -> Iterator[EngineServer]:
+    """vLLM serving the pair in fp32, with chains as long as SGLang's; `args` on top of its flags. Not waited for."""
     port = port or unused_port()
     speculation = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": STEPS}
     flags = {
@@ -180,7 +182,7 @@ def running_vllm(folder: Path, target: Path, draft: Path, port: int | None = Non
         "port": port,
         "speculative-config": json.dumps(speculation),
     }
-    argv = [python_of("vllm"), "-m", "vllm.entrypoints.openai.api_server", *_words(flags)]
+    argv = [python_of("vllm"), "-m", "vllm.entrypoints.openai.api_server", *_words({**flags, **(args or {})})]
     with _running(folder, argv, VLLM_VARIABLES, port) as server:
         yield server
 

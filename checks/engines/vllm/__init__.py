@@ -6,13 +6,12 @@ from pathlib import Path
 
 from checks.engines.vllm import launch, layers, log
 from checks.engines.vllm.layers import TableRule, table_rule
+from checks.engines.vllm.probe import package_folder, probe
 
-__all__ = ["NAME", "PACKAGE", "launch", "log", "looks_like", "pointers", "rule_for"]
+__all__ = ["NAME", "PACKAGE", "launch", "log", "looks_like", "pointers", "probe", "rule_for"]
 
 NAME = "vllm"
 PACKAGE = "vllm"
-
-MODEL_FOLDERS = ("model_executor/models", "vllm/model_executor/models")
 
 
 def rule_for(version: str, architecture: str) -> tuple[TableRule | None, str]:
@@ -27,4 +26,4 @@ def pointers(version: str, architecture: str) -> tuple[str, ...]:
 
 def looks_like(root: Path) -> bool:
     """Whether a source folder is this engine's."""
-    return any((root / name).is_dir() for name in MODEL_FOLDERS)
+    return package_folder(root) is not None

@@ -13,6 +13,18 @@ FAILURES = Failures(
         "the target feeds another number of states than the draft's fc expects: check the layer ids (console check)",
     ),
     known(
+        # The line of the source in a traceback: the target gave its last state alone, for no id was one of its layers.
+        r"hidden_states, aux_hidden_states = (?:model_)?output",
+        "aux-width",
+        "the target fed no states at all: no id in the draft's config is the number of a layer (console check)",
+    ),
+    known(
+        r"Using (?:Eagle3 )?auxiliary layers from (?:speculative )?config: \([^()]{0,200}'",
+        "aux-ids-type",
+        "the layer ids in the draft's config are text, which no layer's number equals: write them as numbers",
+        fatal=False,
+    ),
+    known(
         r"Model does not support EAGLE3 interface|has no attribute 'set_aux_hidden_state_layers'",
         "target-unsupported",
         "this vLLM cannot capture states of this target: use a version that supports it",
@@ -24,15 +36,25 @@ FAILURES = Failures(
         "raise --gpu-memory-utilization, lower --max-model-len, or free the GPU",
     ),
     known(
+        r"allocation is less than requested memory for kv",
+        "out-of-memory",
+        "the host has less memory than the cache was promised: lower VLLM_CPU_KVCACHE_SPACE, or free memory",
+    ),
+    known(
+        r"Invalid repository ID or local directory specified|Can't load the configuration of '[^']{1,300}'",
+        "path-missing",
+        "the model or draft path holds no config on the host: correct it",
+    ),
+    known(
         r"Model architectures .{0,300} are not supported for now|failed to be inspected",
         "architecture-unknown",
         "this vLLM does not know the architecture: check the config's architectures, or use a newer version",
     ),
     *COMMON,
     known(
-        r"EngineCore (?:failed to start|encountered a fatal error|hit an exception)",
+        r"EngineCore (?:failed to start|encountered a fatal error|hit an exception)|WorkerProc hit an exception",
         "exception",
-        "the engine process failed: the traceback follows",
+        "a process of the engine failed: the traceback follows",
     ),
     known(
         r"Engine core initialization failed",
@@ -40,7 +62,8 @@ FAILURES = Failures(
         "the server ends before it was up: the cause is in the lines above",
     ),
     known(
-        r"EngineDeadError|WorkerProc initialization failed|died unexpectedly|Engine core proc \S{1,80} died",
+        r"engine core exited unexpectedly|EngineDeadError|WorkerProc initialization failed|died unexpectedly"
+        r"|Engine core proc \S{1,80} died",
         "child-died",
         "a process of the server died: the cause is in the lines above",
     ),

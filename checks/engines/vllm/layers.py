@@ -1,7 +1,8 @@
 """vLLM's reading of the draft's layer ids, as a table by version.
 
 An id is the boundary k itself (k=id) wherever vLLM reads EAGLE-3 ids at all. What changed is where it reads them, and
-which indices the loop reaches. Read in the released wheels from 0.8.5 to 0.33.0.
+which indices the loop reaches. Read in the released wheels from 0.8.5 to 0.33.0; target by target, by the
+probe, in those of 0.11.2, 0.24.0, 0.32.0 and 0.33.0.
 """
 
 from __future__ import annotations
@@ -10,48 +11,79 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from checks.engines.reach import Reach, collect, wrong_ids
-from checks.engines.versions import Span, release, span
+from checks.engines.versions import Release, Span, release, span
 from checks.layers import Served
 
 NEWEST = "0.33.0"
 
-TOP = "/eagle_aux_hidden_state_layer_ids"
-INSIDE = "/eagle_config/eagle_aux_hidden_state_layer_ids"
+KEY = "eagle_aux_hidden_state_layer_ids"
+TOP = f"/{KEY}"
+INSIDE = f"/eagle_config/{KEY}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """In these releases ids are read from the first of `reads` that is present; the loop reaches these indices."""
+    """In these releases ids are read from the first of `reads` that is present."""
 
     versions: Span
     reads: tuple[str, ...]
-    reach: Reach
     architectures: tuple[str, ...] = ()
     note: str = ""
 
 
-# Up to 0.16 the tensor is taken before a layer (index 0 has no residual, index n is never met); later after it.
+@dataclass(frozen=True)
+class Loop:
+    """In these releases the loop over the layers of these targets reaches these indices."""
+
+    versions: Span
+    reach: Reach
+    architectures: tuple[str, ...] = ()
+
+
+_V2 = "model runner V2; V1 looks into eagle_config too, where the top level has none"
+_V1 = "model runner V1; V2 reads the top level only"
+
+ROWS: tuple[Row, ...] = (
+    Row(span("0.8.5", "0.11.0"), (), note="ids in the config are ignored"),
+    Row(span("0.11.1", "0.21"), (TOP,)),
+    # Model runner V2 reads the top level only; which targets it serves by default grew release by release.
+    Row(span("0.22", "0.28"), (TOP,), ("Qwen3ForCausalLM",), _V2),
+    Row(span("0.23", "0.28"), (TOP,), ("LlamaForCausalLM", "MistralForCausalLM"), _V2),
+    Row(span("0.24", "0.28"), (TOP,), ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCausalLM"), _V2),
+    Row(span("0.22", "0.28"), (TOP, INSIDE), note=_V1),
+    # A build without Triton, as the one for CPUs, is served by V1 in these releases too.
+    Row(span("0.29"), (TOP,), note=_V2),
+)
+
+DEEPSEEK = (
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "KimiK25ForConditionalGeneration",
+    "MistralLarge3ForCausalLM",
+)
+_GUARDED = ("GptOssForCausalLM", "Qwen3MoeForCausalLM", "MiniCPMForCausalLM", "MiniCPM3ForCausalLM")
+# Taken before a layer: index 0 has no residual yet, which some targets see to; index n is never met.
 _BEFORE_LAYER = Reach(start=False, end=False)
 _AFTER_LAYER = Reach(start=True, end=True)
 
-ROWS: tuple[Row, ...] = (
-    Row(span("0.8.5", "0.11.0"), (), _BEFORE_LAYER, note="ids in the config are ignored"),
-    Row(span("0.11.1", "0.16"), (TOP,), _BEFORE_LAYER),
-    Row(span("0.17", "0.17"), (TOP,), Reach()),
-    Row(span("0.18", "0.21"), (TOP,), _AFTER_LAYER),
-    # Model runner V2 reads the top level only; which targets it serves by default grew release by release.
-    Row(span("0.22", "0.28"), (TOP,), _AFTER_LAYER, ("Qwen3ForCausalLM",), "model runner V2"),
-    Row(span("0.23", "0.28"), (TOP,), _AFTER_LAYER, ("LlamaForCausalLM", "MistralForCausalLM"), "model runner V2"),
-    Row(span("0.22", "0.28"), (INSIDE, TOP), _AFTER_LAYER, note="model runner V1; V2 reads the top level only"),
-    Row(span("0.29"), (TOP,), _AFTER_LAYER, note="model runner V2; V1 would read eagle_config first"),
+LOOPS: tuple[Loop, ...] = (
+    Loop(span("0.8.5", "0.16"), Reach(start=None, end=False), _GUARDED),
+    Loop(span("0.8.5", "0.16"), _BEFORE_LAYER),
+    Loop(span("0.17", "0.17"), Reach()),
+    # The family of DeepSeek stays with the test before a layer; a branch for index n came between 0.25 and 0.32.
+    Loop(span("0.18", "0.24"), _BEFORE_LAYER, DEEPSEEK),
+    Loop(span("0.25", "0.31"), Reach(start=False, end=None), DEEPSEEK),
+    Loop(span("0.32"), Reach(start=False, end=True), DEEPSEEK),
+    Loop(span("0.18"), _AFTER_LAYER),
 )
 
 
 @dataclass(frozen=True)
 class TableRule:
-    """A row of the table as a rule."""
+    """A row of the table, and of that of loops, as a rule."""
 
     row: Row
+    reach: Reach
 
     @property
     def source(self) -> str:
@@ -59,22 +91,30 @@ class TableRule:
         return f"table: vllm {self.row.versions}, k=id, default k=2, n//2, n-3"
 
     def served(self, ids: Sequence[object] | None, n: int) -> Served:
-        """The states fed for these ids on a target of n layers. Raises RuleUnknown where the table does not know."""
-        if ids is None or not self.row.reads:
-            return collect([2, n // 2, n - 3], n, self.row.reach)
-        return wrong_ids(ids) or collect(list(ids), n, self.row.reach)
+        """The states fed for these ids on a target of n layers. Raises RuleUnknown where the table does not know.
+
+        An empty list counts as none.
+        """
+        if ids is None or not self.row.reads or (isinstance(ids, (list, tuple)) and not ids):
+            return collect([2, n // 2, n - 3], n, self.reach)
+        return wrong_ids(ids) or collect(list(ids), n, self.reach)
 
 
 def table_rule(version: str, architecture: str) -> tuple[TableRule | None, str]:
     """The table's rule for a version and a target's architecture, and a note. An empty version means the newest."""
     asked = release(version) or release(NEWEST)
-    for row in ROWS:
-        if asked in row.versions and (not row.architectures or architecture in row.architectures):
-            notes = [row.note] if row.note else []
-            if asked > release(NEWEST):
-                notes.append(f"{version} is newer than the table ({NEWEST}): assumed to behave like it")
-            return TableRule(row), "; ".join(notes)
+    row = next((row for row in ROWS if _holds(row, asked, architecture)), None)
+    loop = next((loop for loop in LOOPS if _holds(loop, asked, architecture)), None)
+    if row is not None and loop is not None:
+        notes = [row.note] if row.note else []
+        if asked > release(NEWEST):
+            notes.append(f"{version} is newer than the table ({NEWEST}): assumed to behave like it")
+        return TableRule(row, loop.reach), "; ".join(notes)
     return None, f"the table of vllm has no row for {version}; it begins at 0.8.5"
+
+
+def _holds(item: Row | Loop, asked: Release, architecture: str) -> bool:
+    return asked in item.versions and (not item.architectures or architecture in item.architectures)
 
 
 def pointers(rule: TableRule | None) -> tuple[str, ...]:

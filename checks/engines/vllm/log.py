@@ -32,7 +32,7 @@ _RATE = re.compile(rf"(?:Avg )?[Dd]raft acceptance rate: {_NUMBER}(%?)")
 _RUNNING = re.compile(r"Running: (\d{1,9}) reqs")
 _WAITING = re.compile(r"(?:Waiting|Pending): (\d{1,9}) reqs")
 _THROUGHPUT = re.compile(rf"Avg generation throughput: {_NUMBER} tokens/s")
-_USAGE = re.compile(rf"GPU KV cache usage: {_NUMBER}%")
+_USAGE = re.compile(rf"(?:GPU|CPU) KV cache usage: {_NUMBER}%")
 _PAIR = re.compile(rf"([A-Z][A-Za-z0-9 -]{{1,40}}): {_NUMBER}(%?)(?= tokens| reqs|,|\.?\s*$)")
 
 _MILESTONES = (
@@ -43,8 +43,12 @@ _MILESTONES = (
     ("warming", re.compile(r"(?:INFO: {1,8})?(?:Started server process|Waiting for application startup)")),
     ("warming", re.compile(r"Starting vLLM (?:API )?server")),
     ("ready", re.compile(r"INFO: {1,8}Application startup complete|Application startup complete\.")),
-    ("draining", re.compile(r"(?:INFO: {1,8})?Shutting down\b|Received SIGTERM")),
-    ("stopped", re.compile(r"INFO: {1,8}Finished server process")),
+    (
+        "draining",
+        re.compile(r"(?:INFO: {1,8})?Shutting down\b|Received SIGTERM|\[shutdown\] API server: shutdown trig"),
+    ),
+    # A server that is told to end is gone before uvicorn names its process.
+    ("stopped", re.compile(r"INFO: {1,8}(?:Finished server process|Application shutdown complete)")),
 )
 
 
@@ -173,7 +177,9 @@ class Reader:
     def _follow(self, event: Event) -> Iterator[Event]:
         if isinstance(event, Phase):
             # Several processes print these lines, each when it gets there: the server goes forward only.
-            if event.phase in _BEFORE_UP[1:] and self.phase in ("ready", "serving", "draining"):
+            backwards = event.phase in _BEFORE_UP[1:] and self.phase in ("ready", "serving", "draining")
+            # What is left of a server whose engine died still takes its leave in order.
+            if backwards or (event.phase in ("draining", "stopped") and self.phase == "crashed"):
                 yield Other(event.line, event.text, event.time, event.rank)
                 return
             self.phase = event.phase
