@@ -57,6 +57,11 @@ class ServerSpec:
     args: Mapping[str, ArgValue] = field(default_factory=dict)
 
     @property
+    def log_is_output(self) -> bool:
+        """Whether `log` names no file, but what a container or a unit prints: docker:NAME, journal:UNIT."""
+        return self.log.startswith(("docker:", "journal:"))
+
+    @property
     def port(self) -> int:
         """The port of `url`; 80 when it names none."""
         return urlsplit(self.url).port or 80
@@ -240,6 +245,18 @@ def _launcher(value: Any, what: str) -> str:
     return str(value)
 
 
+def _log(value: Any, what: str) -> str:
+    from remote.errors import RemoteError
+    from remote.output import log_source
+
+    text = _text(value, what)
+    try:
+        log_source(text)
+    except RemoteError as error:
+        raise DeploymentError(f"{what}: {error.why}; {error.next[0].lower()}{error.next[1:]}") from None
+    return text
+
+
 def _url(value: Any, what: str) -> str:
     text = _text(value, what)
     try:
@@ -272,7 +289,14 @@ def _args(value: Any, what: str) -> dict[str, ArgValue]:
     return out
 
 
-_READERS: dict[str, Any] = {"states": _states, "launcher": _launcher, "url": _url, "env": _env, "args": _args}
+_READERS: dict[str, Any] = {
+    "states": _states,
+    "launcher": _launcher,
+    "log": _log,
+    "url": _url,
+    "env": _env,
+    "args": _args,
+}
 
 # Flags whose value the file gives elsewhere, as every engine spells them; a second, different value is an error.
 _GIVEN_ELSEWHERE: dict[str, tuple[str, ...]] = {

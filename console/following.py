@@ -48,15 +48,21 @@ async def follow_events(
 ) -> AsyncGenerator[list[Any], None]:
     """Batches of events of a log, from `start` (bytes) or `tail` lines before its end, until `changed` is set.
 
-    Raises what remote.follow raises.
+    `path` is a file, or `docker:NAME` or `journal:UNIT`. Raises what remote.follow and remote.output raise.
     """
     from remote.follow import follow
+    from remote.output import follow_output, log_source
 
-    offset = start if start is not None else await _begin(host, path, tail)
+    source, skip = log_source(path), False
+    if source is not None:
+        coming = follow_output(host, source, tail)
+    else:
+        offset = start if start is not None else await _begin(host, path, tail)
+        # Begun in the middle of a line: its rest says nothing.
+        skip = offset > 0 and start is None
+        coming = follow(host, path, offset)
     parser = LineParser(engine)
-    # Begun in the middle of a line: its rest says nothing.
-    skip = offset > 0 and start is None
-    async with aclosing(follow(host, path, offset)) as chunks:
+    async with aclosing(coming) as chunks:
         while True:
             chunk = await _next(chunks, changed)
             if chunk is None:

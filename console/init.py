@@ -84,7 +84,10 @@ def _deployment(item: Listening, entry: Entry, spec: HostSpec, name: str) -> Fou
     if secret:
         notes.append(f"left out, as secrets: {', '.join(secret)}; a restart from this file needs them set again")
     if not item.log:
-        notes.append("its output goes to no file: set [server] log, or start it with its output in one")
+        notes.append(
+            "its output goes to no file: set [server] log, such as docker:NAME or journal:UNIT, "
+            "or start it with its output in one"
+        )
     target, draft = (_path(path, process.cwd) for path in (facts.model, facts.draft))
     for path, what in ((target, "target"), (draft, "draft")):
         if path and not path.startswith("/"):

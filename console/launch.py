@@ -115,7 +115,9 @@ def plan_launch(
         )
     except CheckError as error:
         raise DeploymentError(f"{deployment.name}: {error}") from None
-    log = at_host(server.log or DEFAULT_LOG.format(name=deployment.name))
+    # What the console starts writes to a file, also where another launcher's server writes to Docker or the journal.
+    file = "" if server.log_is_output else server.log
+    log = at_host(file or DEFAULT_LOG.format(name=deployment.name))
     changes = argv_differences(deployment, running, argv) if running else ()
     return LaunchPlan(tuple(argv), dict(server.env), log, server.port, changes)
 

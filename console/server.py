@@ -101,8 +101,10 @@ class Server:
 
     @property
     def log_path(self) -> str:
-        """The log of the running server, else the one the deployment names."""
-        return (self.record.log if self.record is not None else "") or self.plan().log
+        """The log of the running server, else the one the deployment names: a file, docker:NAME or journal:UNIT."""
+        spec = self.deployment.server
+        named = spec.log if spec.log_is_output else ""
+        return (self.record.log if self.record is not None else "") or named or self.plan().log
 
     @property
     def default_python(self) -> str:

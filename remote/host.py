@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from remote.errors import CommandFailed, HostKeyUnknown, HostUnreachable, NotListening, RemoteError, TimedOut
@@ -88,8 +89,11 @@ class Host(Protocol):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         shown: Sequence[str] | None = None,
+        outside: bool = False,
     ) -> AbstractAsyncContextManager[Stream]:
-        """Run `argv` and read it while it runs. `input=None` leaves stdin open for `Stream.write`."""
+        """Run `argv` and read it while it runs. `input=None` leaves stdin open for `Stream.write`; `outside` runs it
+        beside the container of this host, where there is one.
+        """
 
     async def open_connection(self, port: int, host: str = "127.0.0.1") -> Connection:
         """A TCP connection to `host`:`port` as seen from this host. Raises NotListening, HostUnreachable."""
@@ -161,9 +165,11 @@ class CommandHost(ABC):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         shown: Sequence[str] | None = None,
+        outside: bool = False,
     ) -> AsyncIterator[Stream]:
         """See Host.stream."""
-        wrapped, token = identified(argv, cwd, env, self.container)
+        container = "" if outside else self.container
+        wrapped, token = identified(argv, cwd, env, container)
         record = CommandRecord(time.time(), tuple(shown or argv))
         self.commands.append(record)
         try:
@@ -171,7 +177,7 @@ class CommandHost(ABC):
         except BaseException:
             record.took = time.time() - record.time
             raise
-        async with Stream(channel, token, self._kill, self.state, record) as stream:
+        async with Stream(channel, token, partial(self._kill, container), self.state, record) as stream:
             feeder = asyncio.create_task(_feed(stream, input)) if input is not None else None
             try:
                 yield stream
@@ -180,12 +186,12 @@ class CommandHost(ABC):
                     feeder.cancel()
                     await asyncio.gather(feeder, return_exceptions=True)
 
-    async def _kill(self, pid: int) -> None:
+    async def _kill(self, container: str, pid: int) -> None:
         """SIGKILL to a command we started: to the group it leads, or to it alone when it leads none.
 
         Never to a group it does not lead, which may hold the SSH server itself.
         """
-        inside = ["docker", "exec", "-i", self.container] if self.container else []
+        inside = ["docker", "exec", "-i", container] if container else []
         channel = await self._start_unqueued([*inside, "sh", "-c", _KILL, "sh", str(pid)])
         try:
             channel.write_eof()
@@ -245,9 +251,9 @@ class LocalHost(CommandHost):
             raise CommandFailed(argv[:1], None, "", f"it could not be started: {error.strerror}") from error
         return _LocalChannel(process)
 
-    async def _kill(self, pid: int) -> None:
-        if self.container:
-            await super()._kill(pid)
+    async def _kill(self, container: str, pid: int) -> None:
+        if container:
+            await super()._kill(container, pid)
         else:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
