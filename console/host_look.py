@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from console.startup import HEALTH
+from remote import files, server
 from remote.errors import HostUnreachable, RemoteError
 from remote.snapshot import Sought, snapshot
 
@@ -29,15 +30,15 @@ async def look(session: Session) -> dict[str, Any]:
 
     Raises HostUnreachable.
     """
-    server, deployment, seen = session.server, session.deployment, session.last_status
+    own_server, deployment, seen = session.server, session.deployment, session.last_status
     own = seen.up and seen.phase != "foreign"
-    process = server.process if own else None
+    process, record = (own_server.process, own_server.record) if own else (None, None)
     sought = Sought(
         port=deployment.server.port,
         pid=process.pid if process is not None else 0,
         pgid=process.pgid if process is not None else 0,
         health=deployment.server.url.rstrip("/") + HEALTH if own else "",
-        draft=server.at_host(deployment.model.draft),
+        draft=own_server.at_host(deployment.model.draft),
         places=_places(session),
     )
     try:
@@ -50,10 +51,19 @@ async def look(session: Session) -> dict[str, Any]:
         "phase": seen.phase,
         "own": own,
         "note": seen.note,
-        "as_recorded": process is None or server.record is None or process.argv == server.record.cmdline,
+        "as_recorded": process is None or record is None or process.argv == record.cmdline,
         "differences": [asdict(item) for item in seen.differences],
     }
     return {**found, "known": {**known, **await _run_of(session, found)}}
+
+
+async def log_of_ended(session: Session) -> str:
+    """The log of the server that was seen to have ended by itself, for what it says of that; "" where there is none."""
+    if session.last_status.phase != "crashed":
+        return ""
+    port = session.deployment.server.port
+    mine = [item for item in await server.recorded(session.host) if item.port == port]
+    return mine[0].log if mine and await files.exists(session.host, mine[0].log) else ""
 
 
 def _places(session: Session) -> dict[str, str]:

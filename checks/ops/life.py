@@ -94,9 +94,7 @@ def _asked_only(events: Sequence[Event]) -> float:
 
 
 def _of_a_probe(event: Event) -> bool:
-    if isinstance(event, Prefill):
-        return event.new_tokens == 1 and not event.cached_tokens
-    return isinstance(event, Other) and event.kind == "access"
+    return event.probe if isinstance(event, Prefill) else isinstance(event, Other) and event.kind == "access"
 
 
 def _moment(text: str | None) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
@@ -18,6 +19,7 @@ from console.demo.setup import WIRINGS, wire
 from console.embedded import Embedded, embedded_host
 from console.exits import Exit
 from console.session import Session
+from tests.remote.waiting import gone
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,20 @@ async def test_a_strangers_process_on_the_port_is_told_and_left_alone(session: S
         found = await verdicts(session)
         assert found["port"] == "WARN"
         assert found["identity"] == found["health"] == "PASS"
+
+
+async def test_the_log_of_a_server_that_died_is_judged(session: Session) -> None:
+    await session.start("test")
+    pid = session.last_status.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await gone(pid)
+    report = await report_of(session, only=("ops.health", "log.failure"))
+    health, failure = report.find("ops.health"), report.find("log.failure")
+    assert health is not None and failure is not None
+    assert (health["verdict"], f"process {pid} ended" in health["summary"]) == ("INFO", True)
+    assert report.raw["inputs"]["log"] == session.deployment.server.log
+    assert "log" not in failure["evidence"].get("needs", [])
 
 
 def test_the_command_line_prints_the_family_and_the_form_stays(

@@ -102,13 +102,3 @@ def test_by_position_is_the_tail_of_the_histogram() -> None:
 def test_the_last_error_is_kept_as_text() -> None:
     serving = fed(f"{STAMP}torch.OutOfMemoryError: CUDA out of memory.\n")
     assert "CUDA out of memory" in serving.last_error
-
-
-def test_a_probe_of_its_health_changes_no_value() -> None:
-    probe = PREFILL.replace("#new-token: 4", "#new-token: 1")
-    access = f'{STAMP}INFO:     127.0.0.1:5 - "GET /health HTTP/1.1" 200 OK\n'
-    plain = fed(START, LOAD, READY, PREFILL, decode(2, 90), decode(3, 80))
-    probed = fed(START, LOAD, READY, probe, access, PREFILL, decode(2, 90), decode(3, 80), probe, access)
-    for name in ("phase", "accept_len", "tokens_per_s", "running", "queue", "windows", "mean_accept_len"):
-        assert getattr(probed, name) == getattr(plain, name), name
-    assert probed.usual_tokens_per_s == plain.usual_tokens_per_s
