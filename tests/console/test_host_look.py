@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +88,23 @@ async def test_a_strangers_process_on_the_port_is_told_and_left_alone(session: S
         found = await verdicts(session)
         assert found["port"] == "WARN"
         assert found["identity"] == found["health"] == "PASS"
+
+
+async def test_watching_costs_no_generation_and_a_check_asks_for_health_once(session: Session) -> None:
+    run = await session.start("test")
+    log = Path(run.log)
+
+    def asked() -> tuple[int, int]:
+        text = log.read_text("utf-8")
+        return text.count("GET /health "), text.count("Prefill batch")
+
+    before = asked()
+    for _ in range(3):
+        assert (await session.status()).healthy
+    assert asked() == before
+    await verdicts(session)
+    assert asked()[0] == before[0] + 1
+    assert "/health_generate" not in log.read_text("utf-8")
 
 
 async def test_the_log_of_a_server_that_died_is_judged(session: Session) -> None:
