@@ -27,7 +27,8 @@ def finite(evidence: Evidence) -> Iterator[Finding]:
     the samples named here again; when float16 could not hold the states, in bfloat16.
 
     How it decides. Of 16 samples spread over the cache 256 rows each are read, in stretches from the first row to the
-    last (`--samples all`: everything), slot by slot and the final state. The report says how much was read.
+    last (`--samples all`: everything), slot by slot and the final state. The report says how much was read. A walk over
+    everything that was interrupted goes on where it was when it is asked for again, but for files changed since.
 
     - NaN or infinity in a row, or a row of zeros that is no padding: FAIL, with file, slot and first row.
     - numbers that are bytes of another float type (float16 read of bfloat16 bytes lies between 0.25 and 8, bfloat16
