@@ -40,14 +40,14 @@ def aux_ids(evidence: Evidence) -> Iterable[Finding]:
     it only inside `eagle_config`; vLLM reads the top level, newer releases both. Where the list is absent, engines take
     their default states 2, n//2 and n-3 without a word, which is right only for a draft trained on exactly those.
 
-    FAIL: config.json cannot be parsed; the value is no list of whole numbers; an id no convention can reach on this
-    target; an id twice (engines feed it once, and `fc` is one slot short); an id that the capture loop of a named
-    engine never reaches, as the boundary after the last block where it stops before. WARN: absent, or only where a
-    named engine does not look while its defaults are other states (vLLM up to 0.11.0 reads none), or two places that
-    differ; ids that break an engine whose release is assumed, or that works only where it was patched. INFO: a draft
-    that reads no aux states; ids out of order, which engines sort; ids that are the numbers of the default states,
-    which are right where id means the state before that layer, and one late where it means the one after. -1 is
-    legal: it means the embedding's output where id means the state after that layer.
+    FAIL: config.json cannot be parsed, or is not in the folder; the value is no list of whole numbers; an id no
+    convention can reach on this target; an id twice (engines feed it once, and `fc` is one slot short); an id that the
+    capture loop of a named engine never reaches, as the boundary after the last block where it stops before. WARN:
+    absent, or only where a named engine does not look while its defaults are other states (vLLM up to 0.11.0 reads
+    none), or two places that differ; ids that break an engine whose release is assumed, or that works only where it was
+    patched. INFO: a draft that reads no aux states; ids out of order, which engines sort; ids that are the numbers of
+    the default states, which are right where id means the state before that layer, and one late where it means the one
+    after. -1 is legal: it means the embedding's output where id means the state after that layer.
 
     What to do: put the ids the draft was trained with into `eagle_config`; `align.engine_pair` names them when there is
     a cache to tell.
@@ -269,6 +269,9 @@ def _agree(inner: object, outer: object) -> bool:
 
 
 def _unreadable(draft: Draft, error: BadConfig) -> Finding:
+    if draft.config_path is None and draft.path.is_dir():
+        said = f"{draft.path}: no config.json in it: no engine can load this draft"
+        return Finding(ID, Verdict.FAIL, said, {"file": str(draft.path / "config.json")})
     if draft.config_path is None:
         return Finding(ID, Verdict.UNKNOWN, f"not checked: {error}", {"needs": [Need.DRAFT.value]})
     return Finding(ID, Verdict.FAIL, f"{error}: no engine can load this draft", {"file": str(draft.config_path)})

@@ -14,7 +14,7 @@ from checks.evidence import Evidence, Need
 from checks.finding import Finding, Verdict
 from checks.regular import open_regular
 from checks.tensors import read_header
-from checks.weights import PICKLES
+from checks.weights import INDEX, PICKLES
 
 ID = "ckpt.container"
 
@@ -31,7 +31,8 @@ def container(evidence: Evidence) -> Iterable[Finding]:
     torch archive that a full disk cut lacks its directory at the end. Only headers and ends are read.
 
     FAIL: an empty file; truncated; trailing or uncovered bytes; a damaged header; another kind of file under the name;
-    an archive without its directory. INFO: a file without a tensor. PASS: all are whole.
+    an archive without its directory; a shard or a tensor that the index names and the folder lacks. INFO: a file
+    without a tensor. PASS: all are whole.
 
     What to do: copy or download the file again and compare its size and checksum with the source.
     """
@@ -43,6 +44,8 @@ def container(evidence: Evidence) -> Iterable[Finding]:
         yield Finding(ID, Verdict.UNKNOWN, f"not checked: {reason}", {"needs": [Need.DRAFT_WEIGHTS.value]})
         return
     rows = [_judge(path) for path in files]
+    if not any(row["problem"] for row in rows):
+        rows += _promised(draft)
     facts = {"files": rows}
     bad = [row for row in rows if row["problem"]]
     empty = [row["file"] for row in rows if row["state"] == "no tensors"]
@@ -69,6 +72,16 @@ def _files(draft: Draft) -> list[Path]:
     return tensors or [folder / name for name in names if name.endswith(PICKLES)]
 
 
+def _promised(draft: Draft) -> list[dict[str, Any]]:
+    """What the index names and the folder lacks."""
+    try:
+        for name in draft.weights.info if draft.weights is not None else ():
+            draft.weights.info[name]  # type: ignore[union-attr]
+    except BadTensors as error:
+        return [{"file": INDEX, "bytes": None, "state": "incomplete", "problem": str(error)}]
+    return []
+
+
 def _judge(path: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"file": path.name, "bytes": None, "state": "whole", "problem": ""}
     try:
@@ -79,9 +92,18 @@ def _judge(path: Path) -> dict[str, Any]:
             return {**row, "state": "whole" if read_header(path) else "no tensors"}
         return {**row, **_archive(path, size)}
     except BadTensors as error:
-        return {**row, "state": _state(str(error)), "problem": str(error)}
+        page = _is_page(path)
+        said = f"{path}: a web page or a message saved under its name, not the weights: download it again"
+        return {**row, "state": "damaged" if page else _state(str(error)), "problem": said if page else str(error)}
     except OSError as error:
         return {**row, "state": "unreadable", "problem": f"{path}: cannot be read: {error.strerror or error}"}
+
+
+def _is_page(path: Path) -> bool:
+    """Whether a file begins as HTML or JSON does; a safetensors header is JSON behind eight bytes of its length."""
+    with open_regular(path) as file:
+        begins = file.read(64).lstrip().lower()
+    return begins.startswith((b"<!doctype", b"<html", b"<?xml", b'{"'))
 
 
 def _state(message: str) -> str:

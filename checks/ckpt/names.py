@@ -21,6 +21,7 @@ from checks.jsonfile import whole
 from checks.patch import join_pointer, set_key, set_keys
 from checks.rules import Serving, per_engine, releases, servings
 from checks.tensors import TensorInfo
+from checks.weights import Weights
 
 LAYERS, NAMES, FLAGS = "ckpt.layers", "ckpt.names", "ckpt.flag_weights"
 
@@ -74,8 +75,8 @@ def names(evidence: Evidence) -> Iterable[Finding]:
     SpecForge) is loaded by every release, `layers.0.*` (speculators, ModelOpt) since 0.5.12. Latent-attention drafts
     are loaded without `model.` in front. A trainer's own prefix (`module.`, `draft_model.`) is loaded by none.
 
-    FAIL: names this release skips; all names behind a prefix. WARN: both families in one checkpoint, of which the later
-    one wins. INFO: `layers.0.*` and no release named.
+    FAIL: names this release skips; all names, or a layer's, behind a prefix. WARN: both families in one checkpoint, of
+    which the later one wins. INFO: `layers.0.*` and no release named.
 
     What to do: rename the tensors (the safetensors library loads and saves them in a few lines), or upgrade.
     """
@@ -96,6 +97,10 @@ def _judge_names(raw: list[str], kind: str, latent: bool, serving: Serving) -> F
     facts: dict[str, Any] = {"names": kind, "prefix": prefix, "tensors": len(raw)}
     if prefix:
         said = f"every name begins with {prefix!r:.40}, which engines do not take off: they would skip all of it"
+        return Finding(NAMES, Verdict.FAIL, said, facts)
+    layer = next((name for name in raw if re.search(r"(midlayer|layers\.\d+)\.(self_attn|mlp)\.", name)), "")
+    if kind == "unknown" and layer and any(_CORE.match(normal_name(name)) for name in raw):
+        said = f"{layer!r:.80} and the rest of its layer have names that engines skip: the layer would be random"
         return Finding(NAMES, Verdict.FAIL, said, facts)
     if kind == "unknown":
         facts["needs"] = ["tensors of an EAGLE-3 draft"]
@@ -118,6 +123,11 @@ def _judge_names(raw: list[str], kind: str, latent: bool, serving: Serving) -> F
         said += f": {serving.version} skips it without a word and serves a random layer"
         return Finding(NAMES, Verdict.FAIL, said, facts)
     return Finding(NAMES, Verdict.PASS if known else Verdict.INFO, said, facts)
+
+
+def foreign(weights: Weights) -> bool:
+    """Whether no name is one that engines load: whatever they lack then is `ckpt.names`' finding."""
+    return not any(_CORE.match(normal_name(name)) or normal_name(name) in ("d2t", "t2d") for name in weights.info)
 
 
 def _prefix(raw: list[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from checks.catalog import check
 from checks.cfg.case import layout_for
+from checks.ckpt.vocab_map import find_map
 from checks.draft import Draft
 from checks.draft_shapes import (
     ATTENTION,
@@ -26,12 +27,11 @@ from checks.draft_shapes import (
 )
 from checks.errors import BadTensors, CheckError
 from checks.evidence import Evidence, Need
-from checks.finding import ConfigFix, Finding, Verdict
-from checks.patch import set_key
+from checks.finding import Finding, Verdict
 from checks.tensors import TensorInfo
 from checks.weights import Weights
 
-SHAPES = "ckpt.shapes"
+SHAPES, HEAD = "ckpt.shapes", "lm_head.weight"
 
 # Enough to see the pattern; a wrong hidden_size alone makes every row wrong.
 _SHOWN = 6
@@ -45,8 +45,10 @@ def shapes(evidence: Evidence) -> Iterable[Finding]:
     are lenient where it hurts: SGLang skips names it does not know and leaves missing tensors as random numbers, both
     in silence, so a draft may load and accept nothing.
 
-    FAIL: the file is damaged or truncated; a shape differs; a tensor is missing that engines do not get elsewhere.
-    UNKNOWN: fused, latent-attention or quantised tensors, whose shapes these formulas do not give; the rest is judged.
+    FAIL: a shape differs; a tensor is missing that engines do not get elsewhere. UNKNOWN: fused, latent-attention or
+    quantised tensors, whose shapes these formulas do not give; the rest is judged. What another check says is not said
+    twice: damaged files (ckpt.container), another head_dim (cfg.head_dim), rows of the head against a map
+    (ckpt.vocab_map), a target of another width (cfg.hidden_vs_target).
     Legal: no `embed_tokens` (taken from the target), heads times head_dim other than hidden_size, a draft narrower than
     the target when `target_hidden_size` says so, a count of slots other than 3.
 
@@ -58,7 +60,7 @@ def shapes(evidence: Evidence) -> Iterable[Finding]:
         weights = draft.weights
         tensors = normal_names(weights.info) if weights is not None else {}
     except BadTensors as error:
-        yield Finding(SHAPES, Verdict.FAIL, str(error), {"file": str(draft.path), "problem": str(error)})
+        yield Finding(SHAPES, Verdict.UNKNOWN, f"not checked: {error}", {"needs": ["whole files: see ckpt.container"]})
         return
     if weights is None:
         reason = evidence.missing(Need.DRAFT_WEIGHTS)
@@ -77,9 +79,11 @@ def _judge_shapes(draft: Draft, weights: Weights, tensors: dict[str, TensorInfo]
     named = {row.name for row in wanted}
     spare = [row for row in optional(size) if row.name in tensors and row.name not in named]
     wrong = [(row, tensors[row.name]) for row in (*judged, *spare) if tensors[row.name].shape != row.shape]
+    if find_map(weights) is not None:
+        wrong = [(row, info) for row, info in wrong if row.name != HEAD or info.shape[1:] != row.shape[1:]]
     missing = [row.name for row in wanted if row.name not in tensors and not other(row.name)]
-    if size.draft_vocab == size.vocab and "lm_head.weight" in missing:
-        missing.remove("lm_head.weight")  # the target's own head fits, and engines share it
+    if size.draft_vocab == size.vocab and HEAD in missing:
+        missing.remove(HEAD)  # the target's own head fits, and engines share it
     extra = sorted(name for name in tensors if is_extra(name, named) and name not in unjudged)
     fc = tensors.get("fc.weight")
     found: dict[str, Any] = {
@@ -112,8 +116,11 @@ def _judge_shapes(draft: Draft, weights: Weights, tensors: dict[str, TensorInfo]
         problems.insert(0, _one_state_words(fc, size.target_hidden))
     if missing:
         problems.append(f"{_few(missing)} missing: engines would leave random numbers there")
+    if wrong and len(problems) == len(wrong) and _by_head_dim(size, draft, tensors, wrong):
+        said = "the shapes of attention are those of another head_dim: see cfg.head_dim"
+        return Finding(SHAPES, Verdict.UNKNOWN, said, {**found, "needs": ["the right head_dim"]})
     if problems:
-        return Finding(SHAPES, Verdict.FAIL, "; ".join(_shown(problems)), found, _head_dim_fix(draft, size, wrong))
+        return Finding(SHAPES, Verdict.FAIL, "; ".join(_shown(problems)), found)
     if unjudged:
         said = f"{found['checked']} tensors fit the config; not judged: {_few(sorted(unjudged))}"
         return Finding(SHAPES, Verdict.UNKNOWN, said, {**found, "needs": ["shapes of fused or quantised tensors"]})
@@ -158,19 +165,16 @@ def _one_state_words(fc: TensorInfo, width: int) -> str:
     )
 
 
-def _head_dim_fix(draft: Draft, size: Sizes, wrong: list[tuple[Expected, TensorInfo]]) -> ConfigFix | None:
-    """Without head_dim engines divide; where the attention shows another number, that number is the fix."""
-    attention = [(row, info) for row, info in wrong if ".self_attn." in row.name]
-    rows = next((info.shape[0] for row, info in attention if row.name.endswith("q_proj.weight")), 0)
-    # Only when it explains every difference: half a fix would hide the other half.
-    if size.head_dim_given or not size.heads or not rows or rows % size.heads or len(attention) != len(wrong):
-        return None
-    return ConfigFix(set_key(draft.config, _pointer(draft, "head_dim"), rows // size.heads))
-
-
-def _pointer(draft: Draft, key: str) -> str:
-    nested = draft.config.get("transformer_layer_config")
-    return f"/transformer_layer_config/{key}" if isinstance(nested, dict) else f"/{key}"
+def _by_head_dim(
+    size: Sizes, draft: Draft, tensors: Mapping[str, TensorInfo], wrong: list[tuple[Expected, TensorInfo]]
+) -> bool:
+    """Whether another head_dim, by the rows of q_proj, explains every difference."""
+    rows = next((info.shape[0] for row, info in wrong if row.name.endswith("q_proj.weight")), 0)
+    if not size.heads or not rows or rows % size.heads:
+        return False
+    other = replace(size, head_dim=rows // size.heads)
+    right = {row.name: row.shape for row in expected(other, draft.uses_aux, draft.flat)}
+    return all(tensors[row.name].shape == right.get(row.name) for row, _ in wrong)
 
 
 def _target_hidden(evidence: Evidence) -> int | None:

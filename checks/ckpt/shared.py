@@ -10,6 +10,7 @@ import numpy as np
 from checks.catalog import check
 from checks.cfg.case import layout_for
 from checks.cfg.shape import SHARES_HEAD
+from checks.ckpt.names import foreign
 from checks.draft import Draft
 from checks.draft_shapes import draft_vocab, normal_names
 from checks.evidence import Evidence, Need
@@ -44,8 +45,11 @@ def own_head(evidence: Evidence) -> Iterable[Finding]:
     assert draft is not None and weights is not None
     tensors = normal_names(weights.info)
     layout = layout_for(draft)
-    if layout is not None and not layout.eagle3:
-        said = f"a draft of {layout.name}: what engines share with it is not judged here"
+    if foreign(weights) or (layout is not None and not layout.eagle3):
+        what = (
+            "no tensor has a name that engines load, see ckpt.names" if foreign(weights) else "another family of drafts"
+        )
+        said = f"what engines share with it is not judged: {what}"
         yield Finding(HEAD, Verdict.UNKNOWN, said, {"needs": ["an EAGLE-3 draft"]})
         return
     yield from per_engine(evidence, lambda serving: _judge_head(draft, tensors, serving))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from checks.catalog import check
+from checks.ckpt.names import foreign
 from checks.draft import Draft
 from checks.draft_shapes import draft_vocab, normal_names
 from checks.evidence import Evidence, Need
@@ -43,6 +44,10 @@ def vocab_map(evidence: Evidence) -> Iterable[Finding]:
     draft = evidence.draft
     weights = draft.weights if draft is not None else None
     assert draft is not None and weights is not None
+    if foreign(weights):
+        said = "not checked: no tensor has a name that engines load, see ckpt.names"
+        yield Finding(VOCAB, Verdict.UNKNOWN, said, {"needs": ["tensors under the names of an EAGLE-3 draft"]})
+        return
     launch = launch_of(evidence)
     yield _Map(draft, weights, launch is not None and launch.has("speculative-token-map")).judge()
 

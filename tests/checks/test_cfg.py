@@ -245,3 +245,11 @@ def test_ids_an_engine_passes_over(
     target = write_target(tmp_path / "t", 61, architectures=["DeepseekV3ForCausalLM"])
     engines = [{"name": "vllm", "version": version}]
     assert finding(write_draft(tmp_path / "d", config, {}), target, engines=engines)["verdict"] == verdict
+
+
+def test_a_folder_of_weights_without_a_config_cannot_be_loaded(tmp_path: Path) -> None:
+    draft = write_draft(tmp_path / "d")
+    (draft / "config.json").unlink()
+    assert finding(draft)["verdict"] == "FAIL"
+    # A lone file of weights was given on purpose.
+    assert finding(draft / "model.safetensors")["verdict"] == "UNKNOWN"

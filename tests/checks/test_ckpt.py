@@ -97,7 +97,7 @@ def test_a_target_of_another_width_is_the_configs_question(tmp_path: Path) -> No
         ("midlayer.mlp.down_proj.weight", (24, 16)),
         ("midlayer.hidden_norm.weight", (48,)),
         ("norm.weight", (1, 16)),
-        ("lm_head.weight", (30, 16)),
+        ("lm_head.weight", (10, 8)),
         ("embed_tokens.weight", (30, 8)),
     ],
 )
@@ -119,7 +119,14 @@ def test_a_head_that_is_the_targets_may_be_absent(tmp_path: Path) -> None:
     assert shapes(tmp_path, whole, lm_head__weight=None, d2t=None, t2d=None)["verdict"] == "PASS"
 
 
-def test_missing_head_dim_is_found_and_fixed(tmp_path: Path) -> None:
+def test_the_rows_of_a_head_with_a_map_are_the_maps_question(tmp_path: Path) -> None:
+    draft = changed(tmp_path / "a", None, lm_head__weight=ones(30, 16))
+    assert (finding("ckpt.shapes", draft)["verdict"], finding("ckpt.vocab_map", draft)["verdict"]) == ("PASS", "FAIL")
+    bare = {"d2t": None, "t2d": None, "lm_head__weight": ones(20, 16)}
+    assert shapes(tmp_path / "b", {"draft_vocab_size": 30}, **bare)["verdict"] == "FAIL"
+
+
+def test_another_head_dim_is_said_once(tmp_path: Path) -> None:
     """Heads of 8 where hidden / heads is 4: real models have it, and engines divide when the key is missing."""
     attention = {
         "midlayer__self_attn__q_proj__weight": ones(32, 32),
@@ -127,24 +134,15 @@ def test_missing_head_dim_is_found_and_fixed(tmp_path: Path) -> None:
         "midlayer__self_attn__v_proj__weight": ones(16, 32),
         "midlayer__self_attn__o_proj__weight": ones(16, 32),
     }
-    draft = changed(tmp_path, {"head_dim": "absent"}, **attention)
-    found = finding("ckpt.shapes", draft)
-    assert found["verdict"] == "FAIL"
+    draft = changed(tmp_path / "d", {"head_dim": "absent"}, **attention)
+    found = finding("cfg.head_dim", draft)
+    assert (finding("ckpt.shapes", draft)["verdict"], found["verdict"]) == ("UNKNOWN", "FAIL")
     config = json.loads((draft / "config.json").read_text())
-    fixed = apply_patch(config, found["fix"]["patch"])
-    assert fixed["head_dim"] == 8
-    assert finding("ckpt.shapes", write_draft(tmp_path / "fixed", fixed, _read(draft)))["verdict"] == "PASS"
-
-
-def _read(draft: Path) -> dict[str, Array]:
-    from checks.tensors import read_header
-
-    tensors = {}
-    for name, info in read_header(draft / "model.safetensors").items():
-        kind = {"BF16": np.uint16, "I64": np.int64, "BOOL": np.bool_}[info.dtype]
-        raw = info.file.read_bytes()[info.start : info.end]
-        tensors[name] = np.frombuffer(raw, dtype=kind).reshape(info.shape)
-    return tensors
+    (draft / "config.json").write_text(json.dumps(apply_patch(config, found["fix"]["patch"])))
+    assert finding("ckpt.shapes", draft)["verdict"] == "PASS"
+    # Another fault beside it is not hidden.
+    both = changed(tmp_path / "e", {"head_dim": "absent"}, **attention, norm__weight=ones(1, 16))
+    assert finding("ckpt.shapes", both)["verdict"] == "FAIL"
 
 
 @pytest.mark.parametrize("part", ["qkv_proj.weight", "q_a_proj.weight"])
@@ -212,8 +210,9 @@ def test_a_truncated_file_is_a_failure_with_its_sizes(tmp_path: Path) -> None:
     weights = draft / "model.safetensors"
     size = weights.stat().st_size
     weights.write_bytes(weights.read_bytes()[:-100])
-    found = finding("ckpt.shapes", draft)
+    found = finding("ckpt.container", draft)
     assert found["verdict"] == "FAIL"
+    assert finding("ckpt.shapes", draft)["verdict"] == "UNKNOWN"
     assert str(weights) in found["summary"]
     assert f"byte {size} and the file has {size - 100}" in found["summary"]
     assert finding("ckpt.vocab_map", draft)["verdict"] == "UNKNOWN"
@@ -225,11 +224,15 @@ def test_a_missing_shard_is_a_failure(tmp_path: Path) -> None:
     write_tensors(draft / "model-00001-of-00002.safetensors", {"fc.weight": tensors["fc.weight"]})
     places = {name: f"model-0000{1 if name == 'fc.weight' else 2}-of-00002.safetensors" for name in tensors}
     (draft / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    found = finding("ckpt.shapes", draft)
+    found = finding("ckpt.container", draft)
     assert found["verdict"] == "FAIL"
     assert "model-00002-of-00002.safetensors is missing" in found["summary"]
-    write_tensors(draft / places["norm.weight"], {k: v for k, v in tensors.items() if k != "fc.weight"})
-    assert finding("ckpt.shapes", draft)["verdict"] == "PASS"
+    assert finding("ckpt.shapes", draft)["verdict"] == "UNKNOWN"
+    held = {name: value for name, value in tensors.items() if name not in ("fc.weight", "d2t")}
+    write_tensors(draft / places["norm.weight"], held)
+    assert "lacks 'd2t'" in finding("ckpt.container", draft)["summary"]
+    write_tensors(draft / places["norm.weight"], {**held, "d2t": tensors["d2t"]})
+    assert finding("ckpt.container", draft)["verdict"] == finding("ckpt.shapes", draft)["verdict"] == "PASS"
 
 
 def test_an_index_cannot_point_out_of_its_folder(tmp_path: Path) -> None:

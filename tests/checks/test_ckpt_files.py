@@ -40,6 +40,11 @@ def test_four_kinds_of_damage_have_four_messages(tmp_path: Path) -> None:
     assert "0 bytes" in told["empty"]
 
 
+@pytest.mark.parametrize("raw", [b"<!DOCTYPE html><title>401</title>", b'\n{"error":"Repository not found"}'], ids=str)
+def test_a_page_that_was_downloaded_in_place_of_the_weights(tmp_path: Path, raw: bytes) -> None:
+    assert "a web page or a message" in container(draft_of(tmp_path / "d"), raw * 3)["summary"]
+
+
 def test_the_legal_oddities_are_no_fault(tmp_path: Path) -> None:
     draft = draft_of(tmp_path / "d")
     assert container(draft, tensor_bytes(draft_tensors()))["verdict"] == "PASS"

@@ -185,3 +185,17 @@ def test_a_release_without_the_class_is_one_finding(tmp_path: Path) -> None:
     assert ask("cfg.architectures", draft, engine="sglang==0.5.11")["verdict"] == "FAIL"
     assert ask("ckpt.names", draft, engine="sglang==0.5.11")["verdict"] == "INFO"
     assert ask("ckpt.names", draft, engine="sglang==0.5.12")["verdict"] == "PASS"
+
+
+@pytest.mark.parametrize("prefix", ["draft_model.", "base_model.model."])
+def test_names_behind_a_prefix_are_one_finding(tmp_path: Path, prefix: str) -> None:
+    draft = write_draft(tmp_path / "d", None, {prefix + name: value for name, value in draft_tensors().items()})
+    found = ask_all(["cfg", "ckpt"], draft, write_target(tmp_path / "t"), "sglang==0.5.20")
+    assert set(loud([item for item in found if item["check"] != "ckpt.numbers"])) == {"ckpt.names"}
+
+
+def test_a_layer_behind_a_prefix_would_be_random(tmp_path: Path) -> None:
+    moved = {name.replace("midlayer.", "module.midlayer."): value for name, value in draft_tensors().items()}
+    found = ask("ckpt.names", write_draft(tmp_path / "d", None, moved))
+    assert found["verdict"] == "FAIL"
+    assert "the layer would be random" in found["summary"]
