@@ -52,6 +52,7 @@ __all__ = ["Capture", "CaptureSample", "Taken", "live_captures", "open_capture",
 MAX_SAMPLES = 6
 """Texts asked of a live engine; naming a slot takes a few hundred tokens."""
 MAX_TOKENS = 384
+"""Of each text, where nobody asks for more."""
 MIN_TOKENS = 16
 BUDGET = 96 << 20
 """Bytes of answers in all: states travel as JSON text, about 20 bytes a number."""
@@ -75,8 +76,10 @@ STATES_ENGINE = "demo, sglang-compatible"
 # -- from a running engine -----------------------------------------------------------------------------------------
 
 
-def live_captures(evidence: Evidence, most: int = MAX_SAMPLES) -> tuple[Capture, ...]:
-    """Ask the running server for the states of `most` cached texts: what it feeds, and every R_k where it offers that.
+def live_captures(evidence: Evidence, most: int = MAX_SAMPLES, tokens: int = MAX_TOKENS) -> tuple[Capture, ...]:
+    """Ask the running server for the states of `most` cached texts, of each at most `tokens` tokens.
+
+    What it feeds, and every R_k where it offers that.
 
     Of a small target every R_k is taken through transformers otherwise, when this python has it.
     () when there is no server or no cache to take texts from. Raises CaptureFailed with the reason and the way out.
@@ -92,8 +95,8 @@ def live_captures(evidence: Evidence, most: int = MAX_SAMPLES) -> tuple[Capture,
         if kind not in (ENGINE, every) or (kind == REFERENCE and not _small(evidence)):
             continue
         try:
-            longest = longest_prompt(info) if kind == ENGINE else 0
-            texts = cached_texts(evidence, _row_bytes(evidence, kind, hidden), most, longest=longest)
+            longest = min(tokens, longest_prompt(info)) if kind == ENGINE else tokens
+            texts = cached_texts(evidence, _row_bytes(evidence, kind, hidden), most, longest)
             taken = take(evidence, server, info, texts, hidden)
             captures.append(
                 write_capture(fresh_folder(evidence, kind), manifest_of(evidence, kind, info, taken), taken)
@@ -207,7 +210,7 @@ def _reference_states(
     return reference_states(evidence.target.path, texts, progress=progress)
 
 
-def reference_capture(evidence: Evidence, most: int, layers: int) -> Capture:
+def reference_capture(evidence: Evidence, most: int, layers: int, tokens: int = MAX_TOKENS) -> Capture:
     """R_0 … R_K of `most` cached texts from the target itself; K is `layers`, 0 for all of them.
 
     It is written to the folder the request names, which must not exist. Raises NotRunnable when target or cache is
@@ -218,7 +221,7 @@ def reference_capture(evidence: Evidence, most: int, layers: int) -> Capture:
         missing = "a cache to take texts from (--cache DIR)" if target is not None else "the target (--target DIR)"
         raise NotRunnable(f"a reference capture needs {missing}")
     n = min(layers, target.n) if layers else target.n
-    texts = cached_texts(evidence, (n + 1) * target.hidden * 4, most, REFERENCE_BUDGET)
+    texts = cached_texts(evidence, (n + 1) * target.hidden * 4, most, tokens, REFERENCE_BUDGET)
     taken = reference_states(
         target.path, texts, layers, lambda done, total: evidence.progress(done, total, "running the target")
     )
@@ -250,15 +253,15 @@ def each_text(evidence: Evidence, texts: Sequence[Ids], ask: Any, what: str) -> 
 # -- what to ask for -----------------------------------------------------------------------------------------------
 
 
-def cached_texts(evidence: Evidence, row_bytes: int, most: int, budget: int = 0, longest: int = 0) -> list[Ids]:
+def cached_texts(evidence: Evidence, row_bytes: int, most: int, longest: int, budget: int = 0) -> list[Ids]:
     """Beginnings of cached texts, spread over the cache; states of a prefix do not depend on what follows it.
 
-    At most `most` texts, each as long as `budget` (BUDGET) bytes allow at `row_bytes` a token, and no longer than what
-    the server computes at once (`longest`): of a prompt cut in chunks only the last one is shown. Raises CaptureFailed.
+    At most `most` texts, each as long as `budget` (BUDGET) bytes allow at `row_bytes` a token. `longest`: what is asked
+    for, and no more than the server computes at once: of a prompt cut in chunks only the last one is shown. Raises
+    CaptureFailed.
     """
     request, texts = evidence.request, []
-    per_text = max(MIN_TOKENS, min(MAX_TOKENS, (budget or BUDGET) // (most * row_bytes)))
-    per_text = min(per_text, longest or per_text)
+    per_text = min(longest, max(MIN_TOKENS, (budget or BUDGET) // (most * row_bytes)))
     for cache in evidence.caches:
         samples = cache.samples(request.samples, request.seed)
         count = min(len(samples), max(1, most // len(evidence.caches)))

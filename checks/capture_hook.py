@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checks.capture import EngineServer, cached_texts, each_text, fresh_folder, hidden_of, manifest_of
+from checks.capture import MAX_TOKENS, EngineServer, cached_texts, each_text, fresh_folder, hidden_of, manifest_of
 from checks.capture_folder import ENGINE, Capture, Ids, Taken, write_capture
 from checks.capture_ranks import LONG, at_once, compares_long, long_text, longest_prompt, ranks_of
 from checks.capture_ways import reads_normed
@@ -28,17 +28,18 @@ WRITTEN_S = 20.0
 """How long the hook's file may come after the answer: it is written before it, but a disk may be slow."""
 
 
-def hook_capture(evidence: Evidence, most: int, folder: str) -> Capture:
-    """What the draft's `fc` reads for `most` cached texts; `folder` is the one the server's hook was started with.
+def hook_capture(evidence: Evidence, most: int, folder: str, tokens: int = MAX_TOKENS) -> Capture:
+    """What the draft's `fc` reads for `most` cached texts of at most `tokens` tokens.
 
-    Each text goes under a cache key of its own, so that every token is computed. Of a server of several ranks, every
-    rank shows the first text, and the first one shows it again at the head of a long text. Raises CaptureFailed.
+    `folder` is the one the server's hook was started with. Each text goes under a cache key of its own, so that every
+    token is computed. Of a server of several ranks, every rank shows the first text, and the first one shows it again
+    at the head of a long text. Raises CaptureFailed.
     """
     _refuse_normed(evidence)
     server = EngineServer(evidence.request.server)
     info = server.info()
     hidden = hidden_of(evidence)
-    texts = cached_texts(evidence, 3 * hidden * 4, most, BUDGET, longest_prompt(info))
+    texts = cached_texts(evidence, 3 * hidden * 4, most, min(tokens, longest_prompt(info)), BUDGET)
     place, ranks = Path(folder), ranks_of(info)
 
     def shown(ids: Ids, by: int = 1) -> dict[int, Taken]:

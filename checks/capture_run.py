@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from checks.capture import MAX_SAMPLES, live_captures, reference_capture
+from checks.capture import MAX_SAMPLES, MAX_TOKENS, live_captures, reference_capture
 from checks.capture_folder import ALL_STATES, ENGINE, REFERENCE, Capture
 from checks.capture_ranks import FUSED, LONG, Difference, at_once, differences
 from checks.errors import NotRunnable
@@ -31,12 +31,14 @@ _PARTLY = (
 def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Take the captures asked for; `progress` events on the way. The request is that of the checks and, beside it:
 
-    `how`: live, hook or reference; `most`: texts to ask for; `layers`: of a reference, 0 for all; `hook_dir`.
+    `how`: live, hook or reference; `most`: texts to ask for, and `tokens` of each, 0 for what is usual; `layers`: of a
+    reference, 0 for all; `hook_dir`.
     Raises NotRunnable, CaptureFailed, NeedsLibrary.
     """
     raw = {key: value for key, value in request.items() if key != "task"}
     how, hook_dir = str(raw.pop("how", LIVE)), str(raw.pop("hook_dir", ""))
     most, layers = int(raw.pop("most", 0)) or MAX_SAMPLES, int(raw.pop("layers", 0))
+    tokens = int(raw.pop("tokens", 0)) or MAX_TOKENS
     started = time.monotonic()
     evidence = Evidence(
         Request.from_json(raw),
@@ -45,15 +47,15 @@ def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -
         ),
     )
     if how == REFERENCE:
-        captures: tuple[Capture, ...] = (reference_capture(evidence, most, layers),)
+        captures: tuple[Capture, ...] = (reference_capture(evidence, most, layers, tokens),)
     elif not evidence.caches:
         raise NotRunnable("a capture needs a cache to take texts from; name one: [[cache]] in the deployment")
     elif how == HOOK:
         from checks.capture_hook import hook_capture
 
-        captures = (hook_capture(evidence, most, hook_dir),)
+        captures = (hook_capture(evidence, most, hook_dir, tokens),)
     else:
-        captures = live_captures(evidence, most)
+        captures = live_captures(evidence, most, tokens)
     if not captures:
         raise NotRunnable("no server answers, so there is nothing to capture from; start it, or use --reference")
     n = evidence.target.n if evidence.target is not None else 0

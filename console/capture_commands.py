@@ -46,6 +46,7 @@ def _here(args: argparse.Namespace) -> dict[str, Any] | None:
         "how": "reference",
         "layers": args.layers,
         "most": args.samples,
+        "tokens": args.tokens,
         "target": args.target,
         "caches": [{"path": path} for path in args.cache],
         "capture_dir": args.out,
@@ -74,7 +75,9 @@ async def _on_host(args: argparse.Namespace) -> dict[str, Any] | None:
             if args.dry_run:
                 say(_reference_words(args, f"{session.deployment.model.target} on {session.host.name}"))
                 return None
-            return await _taken(session, capturing.take_reference(session, args.layers, args.samples, args.out))
+            return await _taken(
+                session, capturing.take_reference(session, args.layers, args.samples, args.out, args.tokens)
+            )
         plan = await capturing.plan_capture(session, args.how)
         pid = session.last_status.pid
         if plan.restarts:
@@ -92,7 +95,9 @@ async def _on_host(args: argparse.Namespace) -> dict[str, Any] | None:
         note("\n".join(said))
         if plan.restarts:
             await agreed(args, f"restart {session.deployment.name} on {session.host.name} for this, and back?")
-        return await _taken(session, capturing.take_capture(session, plan, args.samples, args.out, tell_step))
+        return await _taken(
+            session, capturing.take_capture(session, plan, args.samples, args.out, tell_step, args.tokens)
+        )
 
 
 async def _taken(session: Session, steps: AsyncGenerator[CheckStep, None]) -> dict[str, Any]:

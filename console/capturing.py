@@ -88,14 +88,16 @@ async def plan_capture(session: Session, how: str = "") -> CapturePlan:
 
 
 async def take_capture(
-    session: Session, plan: CapturePlan, samples: int, out: str, step: OnStep
+    session: Session, plan: CapturePlan, samples: int, out: str, step: OnStep, tokens: int = 0
 ) -> AsyncGenerator[CheckStep, None]:
-    """Take it: `Progress` on the way, and last a Report whose `captures` say where on the host they are.
+    """Take it, of each text at most `tokens` tokens (0: as many as are usual).
+
+    It yields `Progress` on the way, and last a Report whose `captures` say where on the host they are.
 
     Where the plan restarts the server, it is put back afterwards, whatever happens; after a kill, by the host.
     Closing the iterator ends it. Raises NotRun, Refused, StartFailed, remote's errors.
     """
-    asked = {"how": "hook" if plan.way.name == HOOK else "live", "hook_dir": plan.hook_dir}
+    asked = {"how": "hook" if plan.way.name == HOOK else "live", "hook_dir": plan.hook_dir, "tokens": tokens}
     if not plan.restarts:
         async with aclosing(_ask(session, asked, samples, out)) as steps:
             async for item in steps:
@@ -114,7 +116,7 @@ async def take_capture(
                 if plan.otherwise is None:
                     raise
                 step("capture", f"{error}; instead, {plan.otherwise.what}")
-                async with aclosing(_ask(session, {"how": "live"}, samples, out)) as steps:
+                async with aclosing(_ask(session, {"how": "live", "tokens": tokens}, samples, out)) as steps:
                     async for item in steps:
                         yield item
     finally:
@@ -122,10 +124,12 @@ async def take_capture(
             await session.host.run(["rm", "-rf", "--", plan.hook_dir], check=False)
 
 
-async def take_reference(session: Session, layers: int, samples: int, out: str) -> AsyncGenerator[CheckStep, None]:
+async def take_reference(
+    session: Session, layers: int, samples: int, out: str, tokens: int = 0
+) -> AsyncGenerator[CheckStep, None]:
     """The states of the target itself, or of its first `layers` (0: all), run on the host through transformers."""
     await session.status()
-    async with aclosing(_ask(session, {"how": "reference", "layers": layers}, samples, out)) as steps:
+    async with aclosing(_ask(session, {"how": "reference", "layers": layers, "tokens": tokens}, samples, out)) as steps:
         async for item in steps:
             yield item
 

@@ -252,6 +252,7 @@ def _runs(add: Add, name: str) -> None:
 def _capture(add: Add, name: str) -> None:
     command = _command(add, name, COMMANDS[name], "console capture prod-box")
     command.add_argument("--samples", metavar="N", type=_count, default=6, help="cached texts to ask for (6)")
+    command.add_argument("--tokens", metavar="N", type=_count, default=0, help="at most so many tokens of each (384)")
     command.add_argument("--out", metavar="DIR", default="", help="where, on the host (its cache folder)")
     command.add_argument(
         "--how",

@@ -495,6 +495,13 @@ def test_long_texts_are_cut_to_what_the_answers_may_weigh(tmp_path: Path, monkey
     assert {len(sample.token_ids) for sample in found.samples} == {capture_module.MIN_TOKENS}
 
 
+@pytest.mark.parametrize(("tokens", "longest"), [(20, 20), (41, 41), (5000, 43)])
+def test_texts_are_as_long_as_is_asked_for(tmp_path: Path, tokens: int, longest: int) -> None:
+    with server(sglang(cached=0)) as url:
+        (found,) = live_captures(evidence(tmp_path, url), tokens=tokens)
+    assert max(len(sample.token_ids) for sample in found.samples) == longest
+
+
 def test_a_draft_without_a_config_is_no_obstacle(tmp_path: Path) -> None:
     target, draft = write_random_pair(tmp_path / "own", IDS)
     (draft / "config.json").write_text("{")

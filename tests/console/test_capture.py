@@ -108,11 +108,13 @@ def test_a_server_that_gives_states_is_asked_as_it_is(
         assert main(on_host(embedded, "capture", "--dry-run")) == Exit.OK
         assert "it stays as it is" in capsys.readouterr().out
         out = tmp_path / "captured"
-        assert main(on_host(embedded, "capture", "--samples", "3", "--out", str(out), "--json")) == Exit.OK
+        words = ["capture", "--samples", "3", "--tokens", "50", "--out", str(out), "--json"]
+        assert main(on_host(embedded, *words)) == Exit.OK
         told = json.loads(capsys.readouterr().out)
         assert [item["kind"] for item in told["captures"]] == ["engine", "all-states"]
         capture = open_capture(Path(told["captures"][0]["path"]))
         assert (capture.slots, len(capture.samples), capture.ids) == (3, 3, (2, 6, 9))
+        assert {len(sample.token_ids) for sample in capture.samples} == {50}
         assert capture.path.parent == out
         assert asyncio.run(running(embedded.folder.deployment)) == before
     finally:
