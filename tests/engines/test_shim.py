@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +177,29 @@ def test_a_chain_is_accepted_up_to_the_first_wrong_draft(torch: Any, kernels: An
 def test_a_tree_is_refused(torch: Any, kernels: Any) -> None:
     with pytest.raises(NotImplementedError, match="tree"):
         kernels.build_draft_decode_metadata_cpu(torch.zeros(1, 4), torch.tensor([0]), torch.tensor([2]), 4, 2, 4)
+
+
+RANK = """
+import sys
+import torch
+import torch.distributed as ranks
+
+sys.path.insert(0, sys.argv[1])
+import sgl_kernel
+
+own = int(sys.argv[3])
+ranks.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=own, world_size=2)
+part = torch.full((2, 3), own + 1.0, dtype=torch.bfloat16)
+torch.ops.sgl_kernel.shm_allreduce(part, 0)
+assert torch.equal(part, torch.full((2, 3), 3.0, dtype=torch.bfloat16)), part
+wide = torch.ops.sgl_kernel.shm_allgather(torch.full((2, 3), float(own)), -1)
+assert torch.equal(wide, torch.cat([torch.zeros(2, 3), torch.ones(2, 3)], -1)), wide
+"""
+
+
+def test_two_ranks_sum_and_gather(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", RANK, str(Path(__file__).with_name("shim")), str(tmp_path / "store")]
+    processes = [subprocess.Popen([*words, str(rank)], stderr=subprocess.PIPE) for rank in range(2)]
+    for process in processes:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said.decode()
