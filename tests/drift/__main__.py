@@ -1,7 +1,8 @@
-"""Compares released engines with our tables: `python -m tests.drift [VERSION…]`, `make drift VERSIONS="0.5.22 0.5.23"`.
+"""Compares released engines with our tables: `python -m tests.drift [[ENGINE==]VERSION…]`.
 
-Without versions the newest release in the package registry is taken. Sources are downloaded as wheels and read, never
-installed, imported or run. Exits 1 when something differs.
+`make drift VERSIONS="0.5.22 0.5.23 vllm==0.33.0"` does the same; a version without a name is SGLang's, a name without a
+version its newest release, and nothing at all the newest of each in the package registry. Sources are downloaded as
+wheels and read, never installed, imported or run. Exits 1 when something differs.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import zipfile
 from pathlib import Path
 
 from checks.engines.locate import version_beside
-from tests.drift.report import drift
+from tests.drift import report, vllm
 
+READERS = {"sglang": report.drift, "vllm": vllm.drift}
 PLATFORMS = ("any", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_28_x86_64", "manylinux_2_34_x86_64")
 
 
@@ -36,21 +38,28 @@ def fetch(engine: str, version: str, into: Path) -> Path:
     return root
 
 
+def named(asked: str) -> tuple[str, str]:
+    """`vllm==0.33.0`, `vllm` or `0.5.23` as an engine and its version, "" for the newest."""
+    engine, _, version = asked.rpartition("==")
+    return (engine or "sglang", version) if version not in READERS else (version, "")
+
+
 def main() -> int:
     """Print what differs, release by release."""
     parser = argparse.ArgumentParser(prog="python -m tests.drift", description="released engines against our tables")
-    parser.add_argument("versions", nargs="*", help="releases of SGLang (default: the newest)")
+    parser.add_argument("versions", nargs="*", help="releases, of SGLang where no engine is named")
     parser.add_argument("--tables", default="", help="ask the tables as they were at this release")
     parser.add_argument("--source", type=Path, help="an unpacked release instead of a download")
     parser.add_argument("--keep", type=Path, help="keep the sources in this folder")
     args = parser.parse_args()
     found = 0
     with tempfile.TemporaryDirectory() as scratch:
-        for version in args.versions or [""]:
-            root = args.source or fetch("sglang", version, args.keep or Path(scratch))
-            known = version or version_beside(root / "sglang")
-            print(f"sglang {known}" + (f", tables of {args.tables}" if args.tables else ""), flush=True)
-            for line in drift(root, known, args.tables):
+        for asked in args.versions or (["sglang"] if args.source else READERS):
+            engine, version = named(asked)
+            root = args.source or fetch(engine, version, args.keep or Path(scratch))
+            known = version or version_beside(root / engine)
+            print(f"{engine} {known}" + (f", tables of {args.tables}" if args.tables else ""), flush=True)
+            for line in READERS[engine](root, known, args.tables):
                 print(f"  {line}")
                 found += 1
     print(f"{found} differences" if found else "nothing differs")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from checks.engines.schema import Flag, read_flags
 
-# The server's own options lie below openai/ in older releases; there each field becomes a flag, in a loop.
-_FILES = ("engine/arg_utils.py", "entrypoints/openai/cli_args.py", "entrypoints/launchers/cli_args.py")
+# The server's own options have moved twice; each field of these classes becomes a flag, in a loop.
+_FRONTEND_FILES = ("openai/cli_args.py", "launchers/cli_args.py", "common/cli_args.py")
+_FILES = ("engine/arg_utils.py", *(f"entrypoints/{name}" for name in _FRONTEND_FILES))
 _FRONTEND = ("BaseFrontendArgs", "FrontendArgs")
 _SETTINGS = ("config.py", "config/*.py")
 _FOLDERS = ("", "vllm")

@@ -56,11 +56,14 @@ ROWS: tuple[Row, ...] = (
 )
 
 DEEPSEEK = (
+    "DeepseekForCausalLM",
     "DeepseekV2ForCausalLM",
     "DeepseekV3ForCausalLM",
     "KimiK25ForConditionalGeneration",
     "MistralLarge3ForCausalLM",
 )
+# Of the same class at first; later the platform chooses among several.
+SPARSE = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
 _GUARDED = ("GptOssForCausalLM", "Qwen3MoeForCausalLM", "MiniCPMForCausalLM", "MiniCPM3ForCausalLM")
 # Taken before a layer: index 0 has no residual yet, which some targets see to; index n is never met.
 _BEFORE_LAYER = Reach(start=False, end=False)
@@ -71,9 +74,10 @@ LOOPS: tuple[Loop, ...] = (
     Loop(span("0.8.5", "0.16"), _BEFORE_LAYER),
     Loop(span("0.17", "0.17"), Reach()),
     # The family of DeepSeek stays with the test before a layer; a branch for index n came between 0.25 and 0.32.
-    Loop(span("0.18", "0.24"), _BEFORE_LAYER, DEEPSEEK),
+    Loop(span("0.18", "0.24"), _BEFORE_LAYER, DEEPSEEK + SPARSE),
     Loop(span("0.25", "0.31"), Reach(start=False, end=None), DEEPSEEK),
     Loop(span("0.32"), Reach(start=False, end=True), DEEPSEEK),
+    Loop(span("0.25"), Reach(), SPARSE),
     Loop(span("0.18"), _AFTER_LAYER),
 )
 

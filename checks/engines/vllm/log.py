@@ -32,7 +32,7 @@ _RATE = re.compile(rf"(?:Avg )?[Dd]raft acceptance rate: {_NUMBER}(%?)")
 _RUNNING = re.compile(r"Running: (\d{1,9}) reqs")
 _WAITING = re.compile(r"(?:Waiting|Pending): (\d{1,9}) reqs")
 _THROUGHPUT = re.compile(rf"Avg generation throughput: {_NUMBER} tokens/s")
-_USAGE = re.compile(rf"(?:GPU|CPU) KV cache usage: {_NUMBER}%")
+_USAGE = re.compile(rf"[A-Za-z]{{2,8}} KV cache usage: {_NUMBER}%")
 _PAIR = re.compile(rf"([A-Z][A-Za-z0-9 -]{{1,40}}): {_NUMBER}(%?)(?= tokens| reqs|,|\.?\s*$)")
 
 _MILESTONES = (

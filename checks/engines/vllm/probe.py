@@ -111,28 +111,52 @@ def probe(root: Path, architecture: str) -> Probe:
         return Probe(None, f"{root}: no folder {MODELS}", found=False)
     if not architecture.isidentifier():
         return Probe(None, "the target's architecture is not known: give its folder with config.json (--target DIR)")
-    tree = VllmTree(package / MODELS)
-    try:
-        return _probe_class(package, tree, architecture)
-    except SourceUnknown as error:
-        return Probe(None, str(error))
+    return Prober(package).probe(architecture)
 
 
-def _probe_class(package: Path, tree: VllmTree, architecture: str) -> Probe:
-    model = tree.find(architecture)
-    if model is None:
-        module = tree.elsewhere(architecture)
-        why = f"the class of {architecture} is in {module}" if module else f"no class {architecture}"
-        return Probe(None, f"{tree.folder}: {why}; a capture from the engine decides")
-    runner = runner_of(package, tree, architecture)
-    setter, default = tree.method(model, SETTER), tree.method(model, runner.default)
-    if setter is None or default is None:
-        return Probe(None, f"{model.where()}: {architecture} has no {SETTER}; this engine cannot feed an EAGLE-3 draft")
-    rule = ProbedRule(tree, model, setter, default, reach_of(tree, model), runner)
-    for n, ids in TRIALS:
+class Prober:
+    """One package, whose files are parsed once however many targets are asked for."""
+
+    def __init__(self, package: Path) -> None:
+        self.package = package
+        self.tree = VllmTree(package / MODELS)
+
+    def architectures(self) -> list[str]:
+        """Every architecture of the registry."""
+        return sorted(self.tree.registry())
+
+    def probe(self, architecture: str) -> Probe:
+        """The rule for one target's architecture."""
         try:
-            rule.served(list(ids), n)
-            rule.served(None, n)
-        except RuleUnknown:
-            continue
-    return Probe(rule)
+            return self._probe(architecture)
+        except SourceUnknown as error:
+            return Probe(None, str(error))
+
+    def serves(self, architecture: str) -> bool:
+        """Whether the target's class takes ids at all."""
+        model = self.tree.find(architecture)
+        return model is not None and self.tree.method(model, SETTER) is not None
+
+    def _probe(self, architecture: str) -> Probe:
+        tree = self.tree
+        model = tree.find(architecture)
+        if model is None:
+            module = tree.registry().get(architecture, ("", ""))[0]
+            why = f"the class of {architecture} is in {module}" if module else f"no class {architecture}"
+            return Probe(None, f"{tree.folder}: {why}; a capture from the engine decides")
+        setter = tree.method(model, SETTER)
+        if setter is None:
+            why = f"{architecture} has no {SETTER}; this engine cannot feed an EAGLE-3 draft from it"
+            return Probe(None, f"{model.where()}: {why}")
+        runner = runner_of(self.package, tree, architecture)
+        default = tree.method(model, runner.default)
+        if default is None:
+            return Probe(None, f"{model.where()}: {architecture} has no {runner.default}, which the runner asks")
+        rule = ProbedRule(tree, model, setter, default, reach_of(tree, model), runner)
+        for n, ids in TRIALS:
+            try:
+                rule.served(list(ids), n)
+                rule.served(None, n)
+            except RuleUnknown:
+                continue
+        return Probe(rule)

@@ -41,17 +41,17 @@ class VllmTree(ModelTree):
 
     def find(self, name: str) -> ClassSource | None:
         """The class that serves an architecture, None when it lies outside this folder or is not registered."""
-        if not self._registry:
-            self._registry.update(self._registered())
-        if not self._registry:
+        if not self.registry():
             return super().find(name)
-        module, called = self._registry.get(name, ("", ""))
+        module, called = self.registry().get(name, ("", ""))
         path = self.folder / f"{module}.py"
         return self._class(path, called) if module.isidentifier() and path.is_file() else None
 
-    def elsewhere(self, name: str) -> str:
-        """The module that the registry names for an architecture, "" when it has none."""
-        return self._registry.get(name, ("", ""))[0]
+    def registry(self) -> Mapping[str, tuple[str, str]]:
+        """Architecture -> module and class, as vLLM's own registry has them; empty where it was not found."""
+        if not self._registry:
+            self._registry.update(self._registered())
+        return self._registry
 
     def has(self, owner: ClassSource, name: str) -> bool:
         """Whether objects of a class have an attribute: a method, a class attribute, or one set in a method."""
