@@ -11,6 +11,7 @@ from checks.capture_folder import ALL_STATES, ENGINE, REFERENCE, Capture
 from checks.capture_ranks import FUSED, LONG, Difference, at_once, differences
 from checks.errors import NotRunnable
 from checks.evidence import Evidence
+from checks.naming import number
 from checks.request import SCHEMA, Request
 
 LIVE, HOOK = "live", "hook"
@@ -61,12 +62,13 @@ def answer(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -
     n = evidence.target.n if evidence.target is not None else 0
     return {
         "schema": SCHEMA,
-        "captures": [_told(item, n) for item in captures],
+        "captures": [told_of(item, n) for item in captures],
         "took_s": round(time.monotonic() - started, 3),
     }
 
 
-def _told(capture: Capture, n: int) -> dict[str, Any]:
+def told_of(capture: Capture, n: int) -> dict[str, Any]:
+    """What a capture is and what it proves, as JSON; `n` is the number of the target's layers."""
     last = capture.slots - 1
     words = _PARTLY if capture.kind == REFERENCE and last < n else _PROVES[capture.kind]
     again = differences(capture)
@@ -79,7 +81,7 @@ def _told(capture: Capture, n: int) -> dict[str, Any]:
         "samples": len(capture.samples),
         "positions": sum(len(sample.positions) for sample in capture.samples),
         "proves": words.format(last=last, n=n) + "".join(_compared(capture, again)),
-        "again": [{"how": item.how, "distance": [round(float(each), 6) for each in item.slots]} for item in again],
+        "again": [{"how": item.how, "distance": [number(each) for each in item.slots]} for item in again],
     }
 
 
@@ -87,8 +89,9 @@ def _compared(capture: Capture, again: Sequence[Difference]) -> Iterator[str]:
     """What the other ways of taking a text say, and which of them there was not."""
     for item in again:
         if item.rows:
+            distances = ", ".join(f"{each:.4f}" for each in item.slots)
             told = "its ranks do not feed it the same" if item.apart else "the same"
-            yield f"; {told} by {item.how}, {max(item.slots):.4f} apart at most"
+            yield f"; {item.how}: {told}, by slots {distances} apart"
     if (
         capture.kind == ENGINE
         and capture.ranks > 1

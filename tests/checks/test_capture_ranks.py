@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 
 from checks.capture import live_captures
+from checks.capture_folder import Taken, write_capture
 from checks.capture_ranks import differences
+from checks.capture_run import told_of
 from tests.checks.test_capture import evidence, info, server
-from tests.console.random_pair import HIDDEN
+from tests.console.random_pair import HIDDEN, LAYERS
 
 
 def ranked(size: int, fused: bool, **told: Any) -> Callable[[str, dict[str, Any]], tuple[int, bytes]]:
@@ -58,3 +61,14 @@ def test_texts_are_no_longer_than_what_the_server_computes_at_once(tmp_path: Pat
     with server(ranked(1, False, chunked_prefill_size=32)) as url:
         (found,) = live_captures(evidence(tmp_path, url))
     assert {len(sample.token_ids) for sample in found.samples} == {32}
+
+
+def test_a_rank_of_no_numbers_is_apart_and_told_in_plain_json(tmp_path: Path) -> None:
+    whole = np.ones((20, 2, HIDDEN), dtype=np.float32)
+    first, other = (Taken(np.arange(20), np.arange(20), states) for states in (whole, whole * np.nan))
+    capture = write_capture(tmp_path / "c", {"kind": "engine", "ranks": 2}, [first, replace(other, again="rank 1")])
+    (found,) = differences(capture)
+    assert found.apart
+    told = told_of(capture, LAYERS)
+    assert json.loads(json.dumps(told, allow_nan=False))["again"] == [{"how": "rank 1", "distance": [None, None]}]
+    assert "rank 1: its ranks do not feed it the same" in told["proves"]
