@@ -94,6 +94,7 @@ class ConsoleApp(App[None]):
         self._follow(self.session)
         self._watch(self.session)
         self._watch_gpus(self.session)
+        self._watch_positions(self.session)
         self.look()
         for topic in (Topic.DRAFT, Topic.RUNS):
             self.publish(topic)
@@ -109,6 +110,10 @@ class ConsoleApp(App[None]):
     @work(exclusive=True, group="gpus")
     async def _watch_gpus(self, session: Session) -> None:
         await feeds.watch_gpus(session, self.cockpit, self.publish)
+
+    @work(exclusive=True, group="positions")
+    async def _watch_positions(self, session: Session) -> None:
+        await feeds.watch_positions(session, self.publish)
 
     @work(exclusive=True, group="check")
     async def look(self) -> None:

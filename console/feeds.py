@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from console import flags
 from console.errors import ConsoleError
+from console.launch import engine_part
+from console.serving import LOG
 from console.topics import Topic
 from remote.errors import RemoteError
 
@@ -25,6 +27,9 @@ FIRST_LOOK = ("cfg.aux_ids", "align.embedding", "align.engine_pair")
 
 _AT_ONCE = 200  # events put on screen without a pause: a few milliseconds
 GPU_PERIOD = 5.0  # seconds between two calls of nvidia-smi
+METRICS_PERIOD = 10.0  # seconds between two looks at /metrics
+METRICS_LIMIT = 8 << 20  # bytes; with many labels it is some hundred KiB
+MEASURED_PROMPTS, MEASURED_TOKENS = 4, 64  # enough verify steps for two digits, over in seconds
 STATUS_PERIOD = 3.0  # seconds between two looks at the server's process and port
 
 
@@ -69,6 +74,50 @@ async def watch_gpus(session: Session, cockpit: Cockpit, publish: Publish) -> No
         if not cockpit.gpus and not cockpit.error:
             return
         await asyncio.sleep(GPU_PERIOD)
+
+
+async def watch_positions(session: Session, publish: Publish) -> None:
+    """Acceptance by position from /metrics, for an engine that counts it there and whose log has not said it."""
+    try:
+        metrics = engine_part(session.deployment.server.engine_name, "metrics")
+    except ConsoleError:
+        return
+    earlier = None
+    while True:
+        if session.last_status.healthy and session.serving.by_position_from != LOG:
+            try:
+                earlier = await _look_at_metrics(session, metrics, earlier, publish)
+            except OPERATIONAL:
+                earlier = None  # the link or the server is away, which the top line says
+        await asyncio.sleep(METRICS_PERIOD)
+
+
+async def _look_at_metrics(session: Session, metrics: Any, earlier: Any, publish: Publish) -> Any:
+    from remote import http
+
+    url = session.deployment.server.url.rstrip("/") + "/metrics"
+    answer = await http.get(session.host, url, timeout=METRICS_PERIOD, limit=METRICS_LIMIT)
+    now = metrics.positions(answer.body.decode("utf-8", "replace")) if answer.ok else None
+    if now is None:
+        return earlier
+    fresh = now.since(earlier) if earlier is not None else None
+    if fresh is not None:
+        session.serving.take_positions(fresh.rates, f"/metrics: {fresh.drafts:.0f} drafts just now")
+    elif earlier is None or now.drafts < earlier.drafts:
+        session.serving.take_positions(now.rates, f"/metrics: {now.drafts:.0f} drafts since start")
+    publish(Topic.SERVING)
+    return now
+
+
+async def measure(session: Session, fail: Fail, told: Callable[[int, int], None]) -> None:
+    """Send a few prompts of our own: what each verify step of theirs accepted is in their answers."""
+    from console import benching
+
+    try:
+        prompts = benching.built_in(session)[:MEASURED_PROMPTS]
+        await benching.bench(session, prompts, MEASURED_TOKENS, told)
+    except OPERATIONAL as error:
+        fail("acceptance was not measured", error)
 
 
 async def run_checks(session: Session, cockpit: Cockpit, only: tuple[str, ...], publish: Publish, fail: Fail) -> None:

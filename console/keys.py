@@ -47,6 +47,7 @@ LIVE = _keys(
     ("n", "next(1)", "Next found", False),
     ("N", "next(-1)", "Previous found", False),
     ("exclamation_mark", "next_error", "Next error", False),
+    ("m", "measure", "Measure", False),
 )
 
 DRAFT = _keys(

@@ -14,6 +14,8 @@ _PERIODS = 12
 _STALE_PERIODS, _STALE_SECONDS = 4.0, 10.0
 
 UP_PHASES = ("ready", "serving")
+LOG = "the log's last line"
+"""Where acceptance by position comes from when the engine prints it."""
 
 
 class Serving:
@@ -47,6 +49,10 @@ class Serving:
         self._accepts: list[float] = []
         self._speeds: list[float] = []
         self._histogram: list[int] = []
+        self.by_position: tuple[float, ...] | None = None
+        """P(at least k drafts accepted) for k = 1, 2, …; None where nothing says it."""
+        self.by_position_from: str = ""
+        """What says it: the log's last line, /metrics, or requests of our own."""
         self._decoded_at: deque[float] = deque(maxlen=_PERIODS)
         self._idle = True
 
@@ -78,6 +84,8 @@ class Serving:
             if not self._idle:
                 self._speeds.append(speed)
         self._idle = False
+        if getattr(event, "positions", ()):
+            self.take_positions(event.positions, LOG)
         if live:
             self._decoded_at.append(self._clock())
 
@@ -112,12 +120,23 @@ class Serving:
             self.phase, self.phase_since = phase, time.time()
 
     def add_histogram(self, counts: Sequence[int]) -> None:
-        """Add one request's drafts histogram: counts[i] verify steps accepted i drafts."""
+        """Add a request of our own by its drafts histogram: counts[i] verify steps accepted i drafts.
+
+        On a chain P(at least k accepted) is sum(h[k:]) / sum(h), over all such requests of this life of the server.
+        """
         longer = max(len(self._histogram), len(counts))
         self._histogram = [
             (self._histogram[i] if i < len(self._histogram) else 0) + (counts[i] if i < len(counts) else 0)
             for i in range(longer)
         ]
+        total = sum(self._histogram)
+        if total:
+            rates = tuple(sum(self._histogram[k:]) / total for k in range(1, longer))
+            self.take_positions(rates, f"own requests, {total} steps")
+
+    def take_positions(self, rates: Sequence[float], source: str) -> None:
+        """Take what an engine says of each position itself; `source` says where."""
+        self.by_position, self.by_position_from = tuple(rates), source
 
     # -- giving out --------------------------------------------------------------------------------------------
 
@@ -135,17 +154,6 @@ class Serving:
     def usual_tokens_per_s(self) -> float | None:
         """Median throughput over this life's decode lines that follow another one; falls back on all there are."""
         return statistics.median(self._speeds) if self._speeds else self.tokens_per_s
-
-    @property
-    def by_position(self) -> tuple[float, ...] | None:
-        """P(at least k drafts accepted) for k = 1, 2, …, from the requests' histograms; None before the first.
-
-        On a chain that is sum(h[k:]) / sum(h).
-        """
-        total = sum(self._histogram)
-        if not total:
-            return None
-        return tuple(sum(self._histogram[k:]) / total for k in range(1, len(self._histogram)))
 
     @property
     def accept_words(self) -> str:

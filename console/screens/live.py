@@ -11,12 +11,13 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from console import keys
+from console import feeds, keys
 from console.glyphs import glyphs
 from console.plain import one_line
 from console.screens.base import ConsoleScreen
-from console.screens.dialogs import Line, Reading
+from console.screens.dialogs import Line, Question, Reading
 from console.screens.logline import log_lines
+from console.serving import Serving
 from console.topics import Topic
 from console.widgets.logview import LogView
 from console.widgets.trend import Trend, TrendValue
@@ -40,6 +41,7 @@ class LiveScreen(ConsoleScreen):
     def __init__(self) -> None:
         super().__init__()
         self._gpus: list[Gpu] = []
+        self._measuring = ""
 
     def body(self) -> Iterable[Widget]:
         """Panels, wiring, log."""
@@ -80,14 +82,15 @@ class LiveScreen(ConsoleScreen):
     def _draw_values(self) -> None:
         assert self.session is not None
         serving = self.session.serving
-        position = "  ".join(f"{rate:.2f}".lstrip("0") for rate in serving.by_position or ())
+        self.query_one("#accept").border_subtitle = Content(one_line(self._measuring or serving.by_position_from))
         self.query_one("#accept-trend", Trend).value = TrendValue(
             headline="–" if serving.accept_len is None else f"{serving.accept_len:.2f}",
             suffix=f" /{serving.ceiling}" if serving.ceiling else "",
             history=tuple(serving.accept_history),
             low=1.0,
             high=float(serving.ceiling) if serving.ceiling else None,
-            below=f"by position {position}" if position else serving.accept_words,
+            below=serving.accept_words,
+            last=position_words(serving),
             style=_WIRED[self.session.wiring().state],
             age=serving.age_words,
         )
@@ -155,10 +158,44 @@ class LiveScreen(ConsoleScreen):
         if not self.query_one(LogView).jump(direction):
             self.notify("no further match", severity="warning")
 
+    @work(exclusive=True, group="measure")
+    async def action_measure(self) -> None:
+        """Ask, then send a few prompts and show what each position of their drafts accepted."""
+        count, tokens = feeds.MEASURED_PROMPTS, feeds.MEASURED_TOKENS
+        body = Content(f"sends {count} prompts of {tokens} tokens, one after the other, to the server that serves now")
+        if not await self.app.push_screen_wait(Question("Measure acceptance by position?", body, "send them")):
+            return
+        app = self.console_app
+
+        def told(done: int, total: int) -> None:
+            self._measuring = f"prompt {min(done + 1, total)} of {total}"
+            app.publish(Topic.SERVING)
+
+        try:
+            await feeds.measure(app.open_session, app.fail, told)
+        finally:
+            self._measuring = ""
+            app.publish(Topic.SERVING)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only a server that answers can be measured, and only SGLang says it of a request."""
+        if action == "measure":
+            session = self.session
+            able = session is not None and session.deployment.server.engine_name == "sglang"
+            return True if able and session is not None and session.last_status.healthy else None
+        return True
+
     def action_next_error(self) -> None:
         """The last error above."""
         if not self.query_one(LogView).jump(-1, kind="error"):
             self.notify("no error above")
+
+
+def position_words(serving: Serving) -> str:
+    """Acceptance by position; where nothing says it, which key measures it; nothing before the first decode line."""
+    if serving.by_position:
+        return "by position " + " ".join(f"{rate:.2f}".removeprefix("0") for rate in serving.by_position)
+    return "by position not printed: m measures" if serving.accept_len is not None else ""
 
 
 def wiring_title(wiring: Wiring) -> str:

@@ -14,7 +14,7 @@ from console.glyphs import glyphs
 
 @dataclass(frozen=True, slots=True)
 class TrendValue:
-    """What a trend shows: the number, what it is out of, its history (oldest first), and the line below."""
+    """What a trend shows: the number, what it is out of, its history (oldest first), and the lines below."""
 
     headline: str
     suffix: str = ""
@@ -22,6 +22,7 @@ class TrendValue:
     low: float = 0.0
     high: float | None = None
     below: str = ""
+    last: str = ""
     style: str = "$foreground"
     age: str = ""
 
@@ -43,8 +44,7 @@ class Trend(Widget):
         room = width - head.cell_length
         graph = sparkline(value.history, room, value.low, value.high) if room > 3 else ""
         rows = [head + Content.styled(graph, "$foreground-muted" if value.age else value.style)]
-        if value.below:
-            rows.append(Content.styled(fit(value.below, width), "$foreground-muted"))
+        rows += [Content.styled(fit(text, width), "$foreground-muted") for text in (value.below, value.last) if text]
         return Content("\n").join(rows)
 
 
