@@ -19,13 +19,17 @@ ID = "log.failure"
 # Kinds of errors that say that something died, not of what.
 _ENDS = frozenset({"exception", "child-died", "start-failed", "graph-capture", "unhealthy"})
 # What a failing server prints before and after the line that says so.
-_BEFORE, _LAST = 200, 80
-# What stands before a line of a traceback: the processes that print it, a level, a time and a source file.
+_BEFORE, _LAST, _CLOSE = 200, 80, 3
+_UP = ("ready", "serving", "draining", "stopped")
+# What stands before a line of a traceback: a collector's time, processes, a level and its time, tags in brackets.
 _FRONT = re.compile(
-    r"^(?:\([A-Za-z][^()]{0,100}\) ){0,3}(?:(?:INFO|WARNING|ERROR|DEBUG) [\d :.-]{1,30}\[?[\w./]{1,120}:\d{1,6}\] ?)?"
+    r"^(?:\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,30} +|\([A-Za-z][^()]{0,100}\) +|\[[^\]]{1,120}\] ?"
+    r"|(?:INFO|WARNING|ERROR|DEBUG) [\d :.-]{1,30} *){0,6}"
 )
 _EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt))(?:: (.*))?$")
-_ELSEWHERE = re.compile(r"[Ss]ee (?:root cause|stack trace)|EngineDeadError|initialization failed")
+_ELSEWHERE = re.compile(
+    r"[Ss]ee (?:root cause|stack trace)|EngineDeadError|(?:WorkerProc|Engine ?core) initialization failed"
+)
 _TRACEBACK = "Traceback (most recent call last)"
 _KILLED = re.compile(r"^(?:.{0,200}: line \d+: +\d+ )?(Killed|Segmentation fault|Bus error|Aborted)\b")
 _SIZES = re.compile(r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)")
@@ -126,6 +130,8 @@ def _ended(tail: Tail) -> tuple[int, str] | None:
     crash = next((at for at, event in enumerate(life) if _crashed(event)), None)
     if crash is not None:
         return crash, "the server died"
+    if _phase(life) in _UP:
+        return None  # a server that is up prints the tracebacks of requests it refuses
     for at in range(len(life) - 1, max(len(life) - _LAST, 0) - 1, -1):
         event = life[at]
         if isinstance(event, (Decode, Prefill, Phase)):
@@ -133,7 +139,8 @@ def _ended(tail: Tail) -> tuple[int, str] | None:
         if isinstance(event, Other) and _KILLED.match(event.text.strip()[:300]):
             return at, "the system ended the server, for want of memory more often than not"
         if _TRACEBACK in event.text:
-            return at, "the log ends in a traceback"
+            last = _exceptions(life[at:])[-1:]
+            return (at, "the log ends in a traceback") if last and last[0][1] >= life[-_CLOSE:][0].line else None
     return None
 
 

@@ -102,6 +102,32 @@ def test_vllms_cause_stands_before_the_processes_that_tell_of_it(tmp_path: Path)
     assert "cfg.hidden_vs_target" in found.summary
 
 
+def test_a_collectors_front_does_not_hide_the_cause(tmp_path: Path) -> None:
+    lines = [
+        "(APIServer pid=1) INFO 03-11 17:57:00 [api_server.py:1] vLLM API server version 0.16.0",
+        f"{VLLM}WorkerProc failed to start.",
+        f"{VLLM}Traceback (most recent call last):",
+        f"{VLLM}RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.",
+        "(EngineCore_DP0 pid=469) ERROR 03-11 17:57:12 [core.py:100] EngineCore failed to start.",
+    ]
+    found = one(tmp_path, "log.failure", [f"2026-03-11T17:57:10.855212259Z {text}" for text in lines])
+    assert (found.verdict, found.evidence["line"]) == (FAIL, 4)
+    assert ": RuntimeError: CUDA driver initialization failed" in found.summary
+
+
+def test_a_request_that_is_refused_is_no_end(tmp_path: Path) -> None:
+    refused = [
+        '[2025-06-09 18:18:20] INFO:     127.0.0.1:4 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request',
+        "Traceback (most recent call last):",
+        '  File "a.py", line 1, in f',
+        "ValueError: The input (9000 tokens) is longer than the model's context length (8192 tokens).",
+    ]
+    assert one(tmp_path, "log.failure", [*START, *READY, *refused]).verdict is PASS
+    # Nor is one in the middle of a start, which goes on.
+    assert one(tmp_path, "log.failure", [*START, *refused[1:], *["more of the start"] * 4]).verdict is PASS
+    assert one(tmp_path, "log.failure", [*START, *refused[1:]]).verdict is FAIL
+
+
 @pytest.mark.parametrize(
     ("last", "said"),
     [
