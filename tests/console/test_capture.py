@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from checks.capture_folder import open_capture
+from checks.capture_ways import HOOK, way_for
 from console.capturing import plan_capture, take_capture
 from console.checking import Progress, Report
 from console.cli import main
@@ -169,6 +170,34 @@ async def test_what_stood_in_is_seen_in_the_history_and_in_the_status(without_fl
             assert note.argv == runs[2].argv
             assert (await session.status()).argv[-2:] == ("--decode-log-interval", "3")
         assert await pending(session.host, session.deployment.server.port) is None
+    finally:
+        await session.close()
+
+
+async def test_where_the_hook_shows_nothing_the_states_are_asked_for_in_the_same_life(without_flag: Embedded) -> None:
+    config = without_flag.folder.draft_config
+    before, written = config.read_text("utf-8"), config.stat()
+    said: list[str] = []
+
+    def step(name: str, detail: str) -> None:
+        """The hook is refused for a draft that norms its input; the server has read its config by then, as it was."""
+        if name == "capture":
+            said.append(detail)
+            config.write_text(json.dumps({**json.loads(before), "norm_before_fc": True}) if len(said) == 1 else before)
+            os.utime(config, ns=(written.st_atime_ns, written.st_mtime_ns))
+
+    session = await Session.open(without_flag.folder.deployment)
+    try:
+        plan = await plan_capture(session)
+        hook_dir = without_flag.folder.home / "hook" / "one"
+        hooked = replace(plan, way=way_for(HOOK, "0.5.12", {}), hook_dir=str(hook_dir), otherwise=plan.way)
+        report = [item async for item in take_capture(session, hooked, 2, "", step)][-1]
+        assert isinstance(report, Report)
+        assert "engine" in {item["kind"] for item in report.raw["captures"]}
+        assert len(said) == 2
+        assert "norm_before_fc" in said[1]
+        assert not hook_dir.exists()
+        assert FLAG not in (await session.status()).argv
     finally:
         await session.close()
 
