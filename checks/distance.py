@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -82,6 +82,14 @@ def median(values: npt.NDArray[np.float64]) -> float:
     return float(medians(values))
 
 
+def quantiles(values: npt.NDArray[np.float64], *shares: float) -> npt.NDArray[np.float64]:
+    """What np.quantile gives for finite numbers; its first call imports numpy.ma, which takes longer than a check."""
+    found: npt.NDArray[np.float64] = np.interp(
+        np.array(shares) * (len(values) - 1), np.arange(len(values)), np.sort(values)
+    )
+    return found
+
+
 def common_prefix(a: Ints, b: Ints) -> int:
     """How many leading tokens two texts share."""
     length = min(len(a), len(b))
@@ -148,13 +156,18 @@ def pick(rows: Rows, slot: int, at: Ints, reach: int = 256) -> Floats:
     return np.concatenate(pieces) if pieces else np.zeros((0, 0), dtype=np.float32)
 
 
-def readable(samples: Sequence[Any]) -> tuple[dict[int, Ints], dict[str, str]]:
-    """Token ids by index of the samples that can be opened, and why the others cannot, by index in words."""
+def readable(samples: Sequence[Any], heads: Set[bytes] | None = None) -> tuple[dict[int, Ints], dict[str, str]]:
+    """Token ids by index of the samples that can be opened, and why the others cannot, by index in words.
+
+    With `heads`, only the ids of those that begin like one of them: the ids of all of a cache may take gigabytes.
+    """
     ids: dict[int, Ints] = {}
     damaged: dict[str, str] = {}
     for index in range(len(samples)):
         try:
-            ids[index] = samples[index].token_ids
+            tokens = samples[index].token_ids
+            if heads is None or _head(tokens) in heads:
+                ids[index] = tokens
         except (BadTensors, NeedsLibrary) as error:
             damaged[str(index)] = str(error)
     return ids, damaged
@@ -166,7 +179,7 @@ def same_texts(cached: Sequence[Any], captures: Sequence[Any]) -> Iterator[SameT
     States of a prefix do not depend on what follows, so a captured prefix of a cached text counts. Cached samples that
     cannot be read are left out.
     """
-    ids = readable(cached)[0]
+    ids = readable(cached, {_head(capture.token_ids) for capture in captures})[0]
     for capture in captures:
         shared = {index: common_prefix(tokens, capture.token_ids) for index, tokens in ids.items()}
         best = max(shared, key=lambda index: shared[index], default=None)
@@ -176,6 +189,11 @@ def same_texts(cached: Sequence[Any], captures: Sequence[Any]) -> Iterator[SameT
         if len(rows):
             del ids[best]
             yield SameText(cached, best, capture, rows.astype(np.int64), capture.positions[rows].astype(np.int64))
+
+
+def _head(tokens: Ints) -> bytes:
+    """What two texts have in common at least, when they are the same."""
+    return np.asarray(tokens[:MIN_COMMON], dtype=np.int64).tobytes()
 
 
 def _runs(at: Ints, reach: int) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from checks.distance import SameText, lean, median, medians, middle, relative
+from checks.distance import SameText, lean, median, medians, middle, quantiles, relative
 from checks.tiles import row_products
 
 Floats = npt.NDArray[np.float32]
@@ -23,8 +23,6 @@ NAMED, SPLIT, ENOUGH = 0.40, 0.15, 256
 """How far along the way to a rival a slot may lie, halfway being no man's land; and from where on, over so many rows,
 it is no state but a part of one. Noise has no direction: over 500 rows it leans 0.03 under 4-bit weights and 0.07 for
 weights a fifth off, over 16 rows up to 0.18."""
-
-QUARTILES = np.array([0.25, 0.5, 0.75])
 
 SURE = 3.0
 """Standard errors by which a lean has to be clear of its limit."""
@@ -216,8 +214,7 @@ def _worst(leans: dict[int, list[Doubles]], off: Doubles) -> Leaning:
         values = values[np.isfinite(values)]
         if not len(values):
             continue  # the two states are the same numbers, so neither name is wrong
-        # What np.quantile gives, which at its first call imports as much again as numpy itself.
-        low, half, high = np.interp(QUARTILES * (len(values) - 1), np.arange(len(values)), np.sort(values))
+        low, half, high = quantiles(values, 0.25, 0.5, 0.75)
         found = (float(half), float(0.93 * (high - low) / np.sqrt(len(values))), len(values))
         worst = max(worst, found)
     return Leaning(worst, int(np.count_nonzero(~(off <= max(NO_FIT, OFF * median(off))))), len(off))

@@ -55,11 +55,9 @@ def _look(info: TensorInfo, whole: bool) -> Looked:
         return Looked()  # an empty tensor may claim any number of rows
     width = max((info.end - info.start) // max(info.rows, 1), 1)
     step = max(TILE // width, 1)
-    starts = np.arange(0, info.rows, step)
-    limit = max(BUDGET // (step * width), 1)
-    if not whole and starts.size > limit:
-        starts = np.unique(np.linspace(0, starts.size - 1, limit).astype(np.int64)) * step
-    return look_through(info, ((start, min(start + step, info.rows)) for start in starts.tolist()))
+    count, limit = -(-info.rows // step), max(BUDGET // (step * width), 1)
+    tiles = range(count) if whole or count <= limit else np.linspace(0, count - 1, limit).astype(np.int64).tolist()
+    return look_through(info, ((tile * step, min((tile + 1) * step, info.rows)) for tile in tiles))
 
 
 def _judge(tensors: dict[str, TensorInfo], seen: dict[str, Looked]) -> Finding:

@@ -139,7 +139,7 @@ class _Map:
         targets = np.arange(offsets.size, dtype=np.int64) + offsets
         limit = self.vocab or self.found["t2d_rows"]
         outside = int(np.count_nonzero((targets < 0) | (targets >= limit))) if limit else 0
-        twice = offsets.size - int(np.unique(targets).size)
+        twice = int(np.count_nonzero(np.diff(np.sort(targets)) == 0))
         self.found |= {"out_of_range": outside, "mapped_twice": twice}
         problems = []
         if (outside or twice) and self._absolute(offsets, limit):
@@ -153,14 +153,14 @@ class _Map:
         if twice:
             problems.append(f"{twice} target ids are mapped to twice")
         if marks is not None and not problems and self.found["t2d_true"] == offsets.size:
-            strays = int(np.setdiff1d(targets, np.flatnonzero(marks)).size)
+            strays = len(set(targets.tolist()).difference(np.flatnonzero(marks).tolist()))
             self.found["strays"] = strays
             if strays:
                 problems.append(f"{strays} target ids of d2t are not marked in t2d: they are of different vocabularies")
         return problems
 
     def _absolute(self, values: Ids, limit: int) -> bool:
-        return bool(np.unique(values).size == values.size and values.min() >= 0 and values.max() < limit)
+        return bool(np.diff(np.sort(values)).all() and values.min() >= 0 and values.max() < limit)
 
     def _size_fix(self) -> ConfigFix | None:
         """draft_vocab_size alone is wrong when the three counts of the weights agree."""

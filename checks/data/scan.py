@@ -196,7 +196,7 @@ def _mask(sample: CacheSample, seen: Seen) -> None:
     if mask is None:
         return
     seen.mask_length, seen.masked_in = len(mask), int(np.count_nonzero(mask))
-    seen.mask_values = tuple(int(value) for value in np.unique(mask)[:4])
+    seen.mask_values = tuple(sorted(set(mask.tolist()))[:4])
     if len(mask) != seen.length:
         return
     pad, run, _ = seen.tail

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from checks.distance import quantiles
 from checks.tensors import Values, widened
 
 NARROW = 0.995
@@ -39,7 +40,7 @@ def oddness(part: Values, dtype: str) -> Oddness | None:
         return None
     if dtype == "F16" and np.mean((values >= 0.25) & (values < 8)) >= NARROW:
         return Oddness("stored as float16, and its numbers lie as those of bfloat16 bytes read as float16 do")
-    low, high = np.log2(np.percentile(values, [1, 99]))
+    low, high = np.log2(quantiles(values, 0.01, 0.99))
     if dtype in ("BF16", "F32") and high - low >= WIDE:
         return Oddness(
             f"its magnitudes spread over {high - low:.0f} powers of two: bytes of another dtype read as {dtype}"
