@@ -31,7 +31,8 @@ def engine_pair(evidence: Evidence) -> Iterator[Finding]:
     which states the training used. Where they differ, stage the fix and restart: the draft reads the wrong layers.
 
     The same ids mean different states to different engines and versions, so there is one finding per engine. The rule
-    is read from the engine's source where that can be found, else taken from the table.
+    is read from the engine's source where that can be found, else taken from the table. Where the two disagree the
+    source counts, and the finding says so.
 
     How it decides. The states of the cache are taken from numbers where a capture names them (align.states), else from
     the trainer's side file, else from what the deployment says. Fed and trained must be the same, slot by slot:
@@ -67,6 +68,8 @@ def _judge(evidence: Evidence, cache: Any, engine: Any) -> Finding:
     }
     if fed.problem:
         facts["problem"] = fed.problem
+    if engine.differs:
+        facts["table_differs"] = engine.differs
     if trained.refuted is not None:
         facts["refuted_claim"] = list(trained.refuted)
     if fed.unknown:
@@ -78,6 +81,7 @@ def _judge(evidence: Evidence, cache: Any, engine: Any) -> Finding:
             engine=engine.label,
         )
     verdict, summary, fix = _compare(evidence, cache, engine, fed, trained, facts)
+    summary += f"; {engine.differs}" if engine.differs else ""
     return Finding(ID, verdict, summary, facts, fix, engine=engine.label)
 
 

@@ -47,7 +47,8 @@ def aux_ids(evidence: Evidence) -> Iterable[Finding]:
     none), or two places that differ; ids that break an engine whose release is assumed, or that works only where it was
     patched. INFO: a draft that reads no aux states; ids out of order, which engines sort; ids that are the numbers of
     the default states, which are right where id means the state before that layer, and one late where it means the one
-    after. -1 is legal: it means the embedding's output where id means the state after that layer.
+    after; an engine whose own source feeds other states than the table of its release says. -1 is legal: it means the
+    embedding's output where id means the state after that layer.
 
     What to do: put the ids the draft was trained with into `eagle_config`; `align.engine_pair` names them when there is
     a cache to tell.
@@ -101,6 +102,9 @@ def _judge(case: _Case) -> Finding:
         _legal(case)
         _place(case)
         _reached(case)
+    for engine in case.engines:
+        if engine.differs:
+            case.say(Verdict.INFO, f"{engine.label}: {engine.differs}")
     ranks = [Verdict.FAIL, Verdict.WARN, Verdict.INFO]
     verdict = next((rank for rank in ranks if any(rank is said for said, _ in case.notes)), Verdict.PASS)
     said = [text for rank in ranks for level, text in case.notes if level is rank]
@@ -231,7 +235,8 @@ def _unread(case: _Case, engine: Engine) -> None:
     # Equal in either meaning of an id, the state before that layer or after it, nothing is lost.
     if list(states) not in (ids, [item + 1 for item in ids if _is_whole(item)]):
         place = "where they stand" if engine.reads else "from the config at all"
-        case.say(Verdict.WARN, f"{engine.label} reads no ids {place} and feeds states {_list(list(states))}")
+        why = f" ({engine.note})" if engine.note else ""
+        case.say(Verdict.WARN, f"{engine.label} reads no ids {place} and feeds states {_list(list(states))}{why}")
 
 
 def _reached(case: _Case) -> None:

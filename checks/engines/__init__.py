@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,8 @@ class Engine:
     reads: tuple[str, ...] = ()
     pointer: str = ""
     """The one of `reads` that counts for the draft at hand."""
+    differs: str = ""
+    """How the source at hand and the table disagree, in words: a patched build, or one newer than the table."""
 
     @property
     def label(self) -> str:
@@ -93,8 +95,9 @@ def _probed(evidence: Evidence, module: Any, found: Located, given: str) -> Engi
     if probe.rule is None:
         # A source that is there and cannot be read may be a patched one: the table would be a guess.
         return Engine(module.NAME, version, source, None, "", f"its rule could not be read: {probe.why}")
-    notes = [_differs(evidence, probe.rule, module, version) if version else "", getattr(probe.rule, "note", "")]
-    return Engine(module.NAME, version, PROBED, probe.rule, probe.rule.source, "; ".join(filter(None, notes)))
+    differs = _differs(evidence, probe.rule, module, version) if version else ""
+    note = "; ".join(item for item in (differs, getattr(probe.rule, "note", "")) if item)
+    return Engine(module.NAME, version, PROBED, probe.rule, probe.rule.source, note, differs=differs)
 
 
 def _from_table(module: Any, version: str, architecture: str, source: str, why: str) -> Engine:
@@ -113,7 +116,7 @@ def _complete(evidence: Evidence, module: Any, engine: Engine) -> Engine:
         reads = module.pointers(engine.version, _architecture(evidence))
     present = [pointer for pointer in reads if _at(evidence, pointer) is not None]
     pointer = (present or list(reads[:1]) or [""])[0]
-    return Engine(engine.name, engine.version, engine.source, engine.rule, engine.where, engine.note, reads, pointer)
+    return replace(engine, reads=reads, pointer=pointer)
 
 
 def _differs(evidence: Evidence, rule: Rule, module: Any, version: str) -> str:

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from checks.answer import answer
 from checks.engines import engines_for
 from checks.engines.vllm.layers import INSIDE, TOP
 from checks.engines.vllm.probe import ProbedRule, probe
 from checks.errors import CheckError
 from checks.request import EngineRequest, Request
+from tests.checks import pair
 
 REGISTRY = """
 _TEXT_GENERATION_MODELS = {
@@ -407,4 +409,24 @@ def test_source_and_table_that_differ_are_told(tmp_path: Path) -> None:
     root = tree(tmp_path, patched)
     found = engine(root, {"eagle_aux_hidden_state_layer_ids": [2, 30, 58]}, architecture="OlderForCausalLM")
     assert "the source feeds 3,31,59" in found.note and "the table says 2,30,58" in found.note
-    assert not engine(root, {"eagle_aux_hidden_state_layer_ids": [2, 30, 58]}).note
+    assert found.differs == found.note
+    assert not engine(root, {"eagle_aux_hidden_state_layer_ids": [2, 30, 58]}).differs
+
+
+@pytest.mark.parametrize("patch", [True, False])
+def test_the_checks_say_that_source_and_table_differ(tmp_path: Path, patch: bool) -> None:
+    known = ("registry.py", '"AliasForCausalLM"', '"LlamaForCausalLM"')
+    patched = ("interfaces.py", "tuple(sorted(set(layers)))", "tuple([layer + 1 for layer in layers])")
+    asked = {
+        "draft": str(pair.draft_folder(tmp_path / "draft", [2, 6, 9])),
+        "target": str(pair.TARGET),
+        "caches": [{"path": str(pair.write_cache(tmp_path / "cache", (3, 7, 10))), "layout": "", "states": [3, 7, 10]}],
+        "engines": [{"name": "vllm", "version": "0.24.0"}],
+        "engine_source": str(tree(tmp_path / "source", known, *([patched] if patch else []))),
+        "only": ["cfg.aux_ids", "align.engine_pair"],
+    }
+    found = {item["check"]: item for item in answer(asked, lambda event: None)["findings"]}
+    said = "patched, or newer than the table: for ids 2,6,9 and 12 layers the source feeds 3,7,10"
+    assert found["align.engine_pair"]["evidence"]["engine_states"] == ([3, 7, 10] if patch else [2, 6, 9])
+    assert ("table_differs" in found["align.engine_pair"]["evidence"]) is patch
+    assert all((said in item["summary"]) is patch for item in found.values()), found
