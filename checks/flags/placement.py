@@ -27,6 +27,8 @@ OWN_BACKEND = span("0.5.7")
 _LATENT_ONLY = ("trtllm_mla", "tokenspeed_mla", "cutedsl_mla")
 _DENSE_ONLY = ("trtllm_mha",)
 
+_SPLIT = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+
 # Families whose sliding window SGLang's EAGLE-3 handles from the first release that serves them.
 _WINDOWED = ("gpt_oss",)
 
@@ -181,11 +183,15 @@ def parallel(case: Case) -> Finding | None:
 
     With pipeline stages only the last one captures, so states of earlier stages never reach the draft: no release
     serves EAGLE-3 with --pp-size above 1, but for 0.5.21 and later behind SGLANG_ENABLE_PP_SPEC=1. Adaptive steps
-    (0.5.11 and later) fall back to fixed ones under data-parallel attention, and with topk above 1.
+    (0.5.11 and later) fall back to fixed ones under data-parallel attention, and with topk above 1. The draft is split
+    over as many ranks as the target's attention, so its own heads and MLP have to divide by them, which a target of
+    more heads does not show.
 
-    FAIL: --pp-size above 1. WARN: the same behind that variable; adaptive steps that will not adapt. PASS: otherwise.
+    FAIL: --pp-size above 1; heads, key heads or MLP of the draft that the ranks do not divide, where they divide the
+    target's heads. INFO: the same, and the target's heads are not known to divide. WARN: stages behind that variable;
+    adaptive steps that will not adapt. PASS: otherwise.
 
-    What to do: tensor parallelism instead; fixed steps.
+    What to do: tensor parallelism instead of stages; as many ranks as divide the draft; fixed steps.
     """
     launch, now = case.launch, case.effective
     stages = launch.number("pp-size") or 1
@@ -203,11 +209,38 @@ def parallel(case: Case) -> Finding | None:
         if launch.switched_on("SGLANG_ENABLE_PP_SPEC") and case.serving.within(trial):
             return case.rule(Verdict.WARN, f"{said}, unless SGLANG_ENABLE_PP_SPEC=1 carries them", trial, facts)
         return case.rule(Verdict.FAIL, said, EVERY, facts)
+    uneven = _uneven(case.draft, facts)
+    if uneven:
+        heads = whole(case.target.text.get("num_attention_heads")) if case.target is not None else None
+        if heads is not None and heads % facts["draft_ranks"] == 0:
+            said = f"{uneven}, though they divide the target's {heads}: the start stops with an AssertionError"
+            return case.rule(Verdict.FAIL, said, EVERY, facts)
+        return case.say(Verdict.INFO, f"{uneven}: the start stops, if the target's own do not stop it before", facts)
     if launch.has("speculative-adaptive") and (facts["dp_attention"] or (now is not None and now.topk > 1)):
         why = "data-parallel attention" if facts["dp_attention"] else f"topk {now.topk if now else ''}"
         fix = FlagsFix(unset=("speculative-adaptive",))
         return case.rule(Verdict.WARN, f"adaptive steps stay fixed under {why}", span("0.5.11"), facts, fix)
     return case.say(Verdict.PASS, f"tp {facts['tp']}, dp {facts['dp']}, one stage", facts)
+
+
+def _uneven(draft: Draft | None, facts: dict[str, Any]) -> str:
+    """What of the draft its ranks do not divide (srt/models/llama.py); empty when they do."""
+    ranks = facts["tp"] // max(facts["dp"], 1) if facts["dp_attention"] else facts["tp"]
+    facts["draft_ranks"] = ranks
+    if draft is None or draft.is_speculators or ranks < 2:
+        return ""
+    heads, keys, mlp = (whole(draft.flat.get(key)) for key in _SPLIT)
+    # Fewer key heads than ranks are copied, as long as that comes out even.
+    few = keys is not None and max(keys, ranks) % min(keys, ranks) != 0
+    latent = LATENT in names_of(draft.config)
+    for count, wrong, what in (
+        (heads, heads is not None and heads % ranks != 0, "attention heads"),
+        (keys, few and not latent, "key heads"),
+        (mlp, mlp is not None and mlp % ranks != 0 and not latent, "values in its MLP"),
+    ):
+        if wrong:
+            return f"the draft has {count} {what}, which {ranks} ranks do not divide"
+    return ""
 
 
 @flags_check("flags.draft_quantization")

@@ -201,6 +201,31 @@ def effective_k(case: Case) -> Finding | None:
     return case.say(Verdict.INFO, f"{drafted} drafted a step; the accept length is at most {now.ceiling}", facts)
 
 
+@flags_check("flags.accept_threshold")
+def accept_threshold(case: Case) -> Finding | None:
+    """Draft tokens are accepted as often as the target would choose them, and no oftener.
+
+    --speculative-accept-threshold-single takes a token above a probability, --speculative-accept-threshold-acc raises
+    every probability of acceptance; at 1, the default, neither does anything. Below 1 sampled output is no longer the
+    target's, and the accept length is higher than that of the same draft elsewhere.
+
+    WARN: one of them below 1. PASS: both at 1, or not given.
+
+    What to do: stage the fix, which takes them out, before acceptance is compared.
+    """
+    names = ("speculative-accept-threshold-single", "speculative-accept-threshold-acc")
+    values = {name: case.launch.decimal(name) for name in names}
+    low = [name for name, value in values.items() if value is not None and value < 1]
+    facts: dict[str, Any] = {**values}
+    if case.algorithm not in EAGLES or not low:
+        return case.say(Verdict.PASS, "tokens are accepted as the target chooses them", facts)
+    said = " and ".join(f"--{name} {values[name]:g}" for name in low)
+    said += (
+        " accepts tokens the target would not choose: sampled output and accept length are not those of exact checks"
+    )
+    return case.rule(Verdict.WARN, said, EVERY, facts, FlagsFix(unset=tuple(low)))
+
+
 @flags_check("flags.topk_page_size")
 def topk_page_size(case: Case) -> Finding | None:
     """A tree (topk above 1) and pages of more than one token need an attention backend that can do both.

@@ -13,7 +13,7 @@ from tests.checks.asking import Found, ask, ask_all, draft_of, draft_with, loud
 from tests.checks.files import write_draft, write_target
 
 CHAIN = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
-GOOD = f"--model-path /m --speculative-draft-model-path /d --speculative-algorithm EAGLE3 {CHAIN} --tp 8"
+GOOD = f"--model-path /m --speculative-draft-model-path /d --speculative-algorithm EAGLE3 {CHAIN} --tp 2"
 
 
 def numbers(steps: int | None, topk: int | None, tokens: int | None) -> str:
@@ -330,3 +330,13 @@ def test_every_warning_names_the_releases_of_its_rule(tmp_path: Path) -> None:
                 assert "SGLang" in item["summary"]
                 assert item["evidence"]["versions"]
     assert len(seen) >= 8
+
+
+@pytest.mark.parametrize(("value", "verdict"), [("0.5", "WARN"), ("1.0", "PASS"), ("9", "PASS"), ("x", "PASS")])
+@pytest.mark.parametrize("name", ["single", "acc"])
+def test_a_threshold_below_one_accepts_too_much(name: str, value: str, verdict: str) -> None:
+    args = f"{GOOD} --speculative-accept-threshold-{name} {value}"
+    found = ask("flags.accept_threshold", args=args)
+    assert found["verdict"] == verdict
+    if verdict == "WARN":
+        assert ask("flags.accept_threshold", args=applied(args, found))["verdict"] == "PASS"

@@ -173,3 +173,27 @@ def test_a_draft_is_served_by_a_backend_of_its_own_kind(
         mended = " ".join(f"--{key} {value}" for key, value in found["fix"]["set"].items())
         assert ask("flags.draft_backend", draft, target, "sglang==0.5.12", f"{given} {mended}")["verdict"] == "PASS"
         assert ask("flags.draft_backend", draft, target, "sglang==0.5.6", given)["fix"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "args", "verdict"),
+    [
+        ({"num_attention_heads": 56, "num_key_value_heads": 8}, "--tp 8", "PASS"),
+        ({"num_attention_heads": 56, "num_key_value_heads": 8}, "--tp 16", "FAIL"),
+        ({"num_attention_heads": 56, "num_key_value_heads": 8}, "--tp 16 --dp 2 --enable-dp-attention", "PASS"),
+        ({"num_attention_heads": 48, "num_key_value_heads": 6, "intermediate_size": 96}, "--tp 4", "FAIL"),
+        ({"num_attention_heads": 48, "num_key_value_heads": 2, "intermediate_size": 96}, "--tp 4", "PASS"),
+        ({"num_attention_heads": 48, "num_key_value_heads": 4, "intermediate_size": 90}, "--tp 4", "FAIL"),
+        ({"num_attention_heads": 7}, "", "PASS"),
+    ],
+    ids=str,
+)
+def test_the_draft_divides_by_its_ranks(tmp_path: Path, change: dict[str, Any], args: str, verdict: str) -> None:
+    given = f"--speculative-algorithm EAGLE3 {args}"
+    draft = draft_of(tmp_path / "d", {"hidden_size": 7168, "intermediate_size": 2048, **change})
+    target = write_target(tmp_path / "t", num_attention_heads=128)
+    assert ask("flags.parallel", draft, target, "sglang==0.5.12", given)["verdict"] == verdict
+    # A target that does not divide either stops the start by itself.
+    for other in (None, write_target(tmp_path / "u", num_attention_heads=7)):
+        found = ask("flags.parallel", draft, other, "sglang==0.5.12", given)
+        assert found["verdict"] == verdict.replace("FAIL", "INFO")
