@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -104,6 +103,8 @@ async def run_on_host(host: Host, python: str, request: Mapping[str, Any]) -> As
     Closing the iterator ends the run on the host. Raises NotRun when they cannot be run, UsageError for a check that
     does not exist, remote's errors.
     """
+    import asyncio
+
     from console.zipapp import checks_zipapp
     from remote import ship
     from remote.errors import CommandFailed

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import io
 import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +54,13 @@ def run(args: argparse.Namespace) -> Exit:
             traceback.print_exc()
             note("this is a bug of the console; please report the lines above")
         return _failed(error, Exit.NOT_RUN)
+
+
+def _awaited(work: Coroutine[Any, Any, T]) -> T:
+    """What it comes to. Checks of paths wait for nothing, and asyncio takes longer to import than all of `cli`."""
+    import asyncio
+
+    return asyncio.run(work)
 
 
 def _ready_streams() -> None:
@@ -123,6 +129,8 @@ async def opened(args: argparse.Namespace, name: str | None = None) -> AsyncIter
 
 async def ask_about_key(unknown: Any) -> bool:
     """Whether a person trusts a host key that is not known yet."""
+    import asyncio
+
     note(str(unknown))
     return await asyncio.to_thread(confirmed, f"trust {unknown.fingerprint} and add it to {unknown.known_hosts}?")
 
@@ -137,6 +145,8 @@ def confirmed(question: str) -> bool:
 
 async def agreed(args: argparse.Namespace, question: str) -> None:
     """Raise Refused unless --yes was given or a person says yes."""
+    import asyncio
+
     if args.yes or await asyncio.to_thread(confirmed, question):
         return
     raise Refused("nothing was changed: it was not agreed to" + ("" if sys.stdin.isatty() else "; give --yes"))
@@ -162,7 +172,7 @@ def demo(args: argparse.Namespace) -> Exit:
     from console import story
 
     if args.story:
-        return asyncio.run(story.play(args.wiring, args.prompts, args.json))
+        return _awaited(story.play(args.wiring, args.prompts, args.json))
     return story.open_demo(args.wiring or "embedding", args.read_only)
 
 
@@ -180,7 +190,7 @@ def check(args: argparse.Namespace) -> Exit:
     on_paths = any(getattr(args, name) for name in _PATHS)
     if on_paths and args.name:
         raise UsageError(f"give a deployment ({args.name}) or paths, not both")
-    found = _check_paths(args) if on_paths else asyncio.run(_check_deployment(args))
+    found = _check_paths(args) if on_paths else _awaited(_check_deployment(args))
     if args.json:
         print(reports.to_json(found))
     elif args.markdown:
@@ -296,7 +306,7 @@ def tail(args: argparse.Namespace) -> Exit:
     """`console tail`."""
     if args.file:
         return _tail_file(args)
-    asyncio.run(_tail_host(args))
+    _awaited(_tail_host(args))
     return Exit.OK
 
 
@@ -343,7 +353,7 @@ async def _tail_host(args: argparse.Namespace) -> None:
 
 def status(args: argparse.Namespace) -> Exit:
     """`console status`."""
-    return asyncio.run(_status(args))
+    return _awaited(_status(args))
 
 
 async def _status(args: argparse.Namespace) -> Exit:
@@ -391,7 +401,7 @@ async def _to_put_back(session: Session) -> list[str]:
 
 def start(args: argparse.Namespace) -> Exit:
     """`console start`."""
-    return asyncio.run(_change_server(args))
+    return _awaited(_change_server(args))
 
 
 async def _change_server(args: argparse.Namespace) -> Exit:

@@ -85,13 +85,6 @@ def main() -> None:
         command = [sys.executable, "-m", f"tests.benchmarks.{path.stem}", "--rounds", str(rounds)]
         if code := subprocess.run(command, cwd=ROOT).returncode:
             sys.exit(f"{path.name}: exit {code}")
-    # Every other benchmark is a module of its own beside this one, with the same --rounds.
-    for path in sorted(Path(__file__).parent.glob("bench_*.py")):
-        print(flush=True)
-        if subprocess.run(
-            [sys.executable, "-m", f"tests.benchmarks.{path.stem}", "--rounds", str(rounds)], cwd=ROOT
-        ).returncode:
-            sys.exit(f"{path.name} failed")
 
 
 if __name__ == "__main__":
