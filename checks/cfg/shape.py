@@ -65,16 +65,16 @@ def head_dim(case: Case) -> Finding | None:
     return case.say(Verdict.PASS, f"{heads} heads of {used}" + ("" if rows is None else ", as q_proj has them"), facts)
 
 
-@cfg_check("cfg.tie")
+@cfg_check("cfg.tie", by_engine=True)
 def tie(case: Case) -> Finding | None:
     """The output head is not tied to the embedding while the draft's vocabulary is smaller than the target's.
 
     Tying makes the embedding the head, with one row for every token of the target. A reduced vocabulary has its own,
     smaller head, which would be dropped: wrong shapes, or proposals in ids the map does not know. The flag usually is
-    the target's, copied along.
+    the target's, copied along. vLLM gives an EAGLE-3 draft a head of its own whatever the flag says.
 
-    FAIL: `tie_word_embeddings` is true (or true by the model type's default) and the vocabulary is reduced. INFO: true
-    with the whole vocabulary, which works.
+    FAIL: `tie_word_embeddings` is true (or true by the model type's default) and the vocabulary is reduced, on SGLang.
+    INFO: true with the whole vocabulary, which works; true, on an engine that passes over it.
 
     What to do: stage the fix, false.
     """
@@ -88,6 +88,8 @@ def tie(case: Case) -> Finding | None:
     by = "true by the default of its model_type" if by_default else "true"
     if small is None or full is None or small >= full:
         return case.say(Verdict.INFO, f"tie_word_embeddings is {by}: the embedding is the head", facts)
+    if not case.serving.is_sglang:
+        return case.say(Verdict.INFO, f"tie_word_embeddings is {by}: {case.serving.words} passes over it", facts)
     # Without a head of its own among the weights, untying would only move the fault to ckpt.own_head.
     headless = bool(case.tensors) and "lm_head.weight" not in case.tensors
     fix = None if headless else ConfigFix(set_key(case.draft.config, case.pointer("tie_word_embeddings"), False))
@@ -185,7 +187,8 @@ def vocab_alias(case: Case) -> Finding | None:
         )
     if alias is not None:
         fix = ConfigFix(set_key(case.draft.config, case.pointer("draft_vocab_size"), alias))
-        said = f"only truncated_vocab_size ({alias}) is given, and SGLang reads draft_vocab_size"
+        reader = "SGLang" if case.serving.is_sglang else case.serving.words
+        said = f"only truncated_vocab_size ({alias}) is given, and {reader} reads draft_vocab_size"
         return case.say(Verdict.WARN, said, facts, fix)
     if "draft_vocab_size" in case.config:
         said = f"draft_vocab_size is null: the target's vocabulary and head ({releases(SHARES_HEAD)})"

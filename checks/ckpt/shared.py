@@ -58,7 +58,9 @@ def own_head(evidence: Evidence) -> Iterable[Finding]:
 def _judge_head(draft: Draft, tensors: dict[str, TensorInfo], serving: Serving) -> Finding:
     config = draft.flat
     own_embed, head = "embed_tokens.weight" in tensors, "lm_head.weight" in tensors
-    tied, null = bool(config.get("tie_word_embeddings")), config.get("draft_vocab_size", 0) is None
+    # vLLM gives an EAGLE-3 draft a head of its own, tied or not.
+    tied = bool(config.get("tie_word_embeddings")) and serving.is_sglang
+    null = config.get("draft_vocab_size", 0) is None
     small, full = draft_vocab(config), whole(config.get("vocab_size"))
     wide = whole(config.get("target_hidden_size")) not in (None, whole(config.get("hidden_size")))
     facts: dict[str, Any] = {"lm_head": head, "embed_tokens": own_embed, "tied": tied, "draft_vocab_size": small}

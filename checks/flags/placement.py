@@ -272,7 +272,8 @@ def draft_quantization(case: Case) -> Finding | None:
     if case.serving.within(QUANTIZES_DRAFT) is False:
         return case.rule(Verdict.WARN, f"{said}; only later ones can tell them apart", span("", "0.5.6"), facts)
     fix = FlagsFix(set={"speculative-draft-model-quantization": "unquant"})
-    return case.rule(Verdict.WARN, f"{said}: --speculative-draft-model-quantization unquant", EVERY, facts, fix)
+    way = "--speculative-draft-model-quantization unquant (0.5.7 and later) keeps them"
+    return case.rule(Verdict.WARN, f"{said}: {way}", EVERY, facts, fix)
 
 
 @flags_check("flags.draft_backend")

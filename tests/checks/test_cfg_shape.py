@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.checks.asking import ask, draft_of, draft_with
+from tests.checks.asking import ask, ask_all, draft_of, draft_with
 from tests.checks.files import Array, bf16, write_draft, write_target
 from tests.checks.test_cfg_model import fixed
 
@@ -70,6 +70,16 @@ def test_tying_a_reduced_vocabulary(tmp_path: Path, change: dict[str, Any], verd
     assert found["verdict"] == verdict
     if verdict == "FAIL":
         assert ask("cfg.tie", fixed(draft, found))["verdict"] == "PASS"
+
+
+def test_vllm_passes_over_a_tie(tmp_path: Path) -> None:
+    draft = draft_with(tmp_path / "d", {"tie_word_embeddings": True})
+    assert [item["verdict"] for item in ask_all("cfg.tie", draft, engine=["sglang==0.5.12", "vllm==0.17.0"])] == [
+        "FAIL",
+        "INFO",
+    ]
+    found = ask_all("ckpt.own_head", draft, engine=["sglang==0.5.12", "vllm==0.17.0"])
+    assert ["as its head" in item["summary"] for item in found] == [True, False]
 
 
 def test_the_width_of_a_state_is_the_targets(tmp_path: Path) -> None:
