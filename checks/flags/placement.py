@@ -306,11 +306,11 @@ def draft_backend(case: Case) -> Finding | None:
     wrong = next((name for name in ([own] if own else named) if name in (_DENSE_ONLY if latent else _LATENT_ONLY)), "")
     kind = "latent attention" if latent else "dense attention"
     if wrong:
-        inherits = case.serving.within(OWN_BACKEND)
+        own_flag = case.serving.within(OWN_BACKEND) is not False
         # Both serve where trtllm_mla does; trtllm_mha, which the reports took, only without a tree.
         chain = case.effective is not None and case.effective.topk == 1
         other = "trtllm_mha" if chain and not latent else "flashinfer"
-        fix = FlagsFix(set={"speculative-draft-attention-backend": other}) if inherits else None
+        fix = FlagsFix(set={"speculative-draft-attention-backend": other}) if own_flag else None
         how = "is given it" if own else "inherits it"
         said = f"{wrong} does not serve a draft of {kind}, which {how}: the start stops"
         return case.rule(Verdict.FAIL, said, EVERY, facts, fix)
