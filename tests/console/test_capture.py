@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from checks import capture_ways
 from checks.capture_folder import open_capture
-from checks.capture_ways import HOOK, way_for
+from checks.capture_ways import HOOK, STATES, way_for
+from console import capturing
 from console.capturing import plan_capture, take_capture
 from console.checking import Progress, Report
 from console.cli import main
@@ -198,6 +200,26 @@ async def test_where_the_hook_shows_nothing_the_states_are_asked_for_in_the_same
         assert "norm_before_fc" in said[1]
         assert not hook_dir.exists()
         assert FLAG not in (await session.status()).argv
+    finally:
+        await session.close()
+
+
+async def test_a_wide_target_is_hooked_and_can_be_asked_too(
+    without_flag: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capturing, "_version", lambda _: "0.5.12")
+    session = await Session.open(without_flag.folder.deployment)
+    try:
+        assert (await plan_capture(session)).way.name == STATES
+        monkeypatch.setattr(capture_ways, "WIDE", 64)
+        plan = await plan_capture(session)
+        assert (plan.way.name, plan.otherwise and plan.otherwise.name) == (HOOK, STATES)
+        assert FLAG in plan.argv
+        (hook,) = json.loads(plan.argv[plan.argv.index("--forward-hooks") + 1])
+        assert hook["config"]["folder"] == plan.hook_dir
+        alone = await plan_capture(session, HOOK)
+        assert (alone.way.name, alone.otherwise, FLAG in alone.argv) == (HOOK, None, False)
+        assert (await plan_capture(session, STATES)).hook_dir == ""
     finally:
         await session.close()
 
