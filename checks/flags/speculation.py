@@ -220,7 +220,7 @@ def accept_threshold(case: Case) -> Finding | None:
     if case.algorithm not in EAGLES or not low:
         return case.say(Verdict.PASS, "tokens are accepted as the target chooses them", facts)
     said = " and ".join(f"--{name} {values[name]:g}" for name in low)
-    said += " accepts tokens the target would not choose: sampled output and accept length are not those of exact verification"
+    said += " accepts tokens the target would not choose: neither sampled output nor accept length is the exact one"
     return case.rule(Verdict.WARN, said, EVERY, facts, FlagsFix(unset=tuple(low)))
 
 
