@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SWITCH = "switch"
 _NUMBERS = {"int": int, "float": float}
-_SHOWN_CHOICES = 12
+_NAMED_CHOICES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +54,13 @@ class KnownFlag:
             return f"--{self.name} takes one value, not {len(values)}"
         wrong = [item for item in values if self.choices and item not in self.choices]
         if wrong:
-            return f"{wrong[0]!r} is not one of {self.choice_words}"
+            few = len(self.choices) <= _NAMED_CHOICES
+            return (
+                f"{wrong[0]!r} is not one of {', '.join(self.choices) if few else f'its {len(self.choices)} choices'}"
+            )
         read = _NUMBERS.get(self.type)
         wrong = [item for item in values if read is not None and not _reads(read, item)]
         return f"{wrong[0]!r} is not {'a whole number' if self.type == 'int' else 'a number'}" if wrong else ""
-
-    @property
-    def choice_words(self) -> str:
-        """The first choices, and how many more there are."""
-        more = len(self.choices) - _SHOWN_CHOICES
-        return ", ".join(self.choices[:_SHOWN_CHOICES]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)

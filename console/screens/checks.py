@@ -18,7 +18,9 @@ from console.glyphs import glyphs
 from console.plain import one_line, plain
 from console.screens.base import ConsoleScreen
 from console.topics import Topic
+from console.widgets.flagtable import clip
 from console.widgets.heatmap import HeatMap
+from console.widgets.trend import fit
 
 # verdict -> (name of its glyph, style)
 VERDICTS = {
@@ -31,7 +33,7 @@ VERDICTS = {
 _FAILING = ("FAIL", "WARN")
 # While checks run they stay in their order; then what asks for something comes first.
 _WORST_FIRST = {"FAIL": 0, "WARN": 1, "UNKNOWN": 2}
-_CHECK_WIDTH, _CHECK_WIDTH_WIDE = 17, 26
+_CHECK_WIDTH = 17  # at least; more where ids are longer and the summaries keep most of the width
 
 
 class FindingList(DataTable[Content]):
@@ -106,7 +108,8 @@ class ChecksScreen(ConsoleScreen):
             self._shown.sort(key=lambda item: _WORST_FIRST.get(item["verdict"], len(_WORST_FIRST)))
         self._judged = board.took
         # 1 cell for the glyph, 2 of padding a column, 1 for the scrollbar.
-        names = _CHECK_WIDTH if table.size.width < 70 else _CHECK_WIDTH_WIDE
+        longest = max((len(item["check"]) for item in board.findings), default=0)
+        names = max(_CHECK_WIDTH, min(longest, table.size.width * 2 // 5))
         layout = (names, max(20, table.size.width - names - 9))
         if layout != self._layout or self._drawn != self._shown[: len(self._drawn)]:
             self._layout, self._drawn = layout, []
@@ -118,8 +121,8 @@ class ChecksScreen(ConsoleScreen):
             engine = f" ({item['engine']})" if item.get("engine") else ""
             table.add_row(
                 Content.styled(getattr(g, glyph), style),
-                Content.styled(one_line(item["check"]), style),
-                Content(one_line(item["summary"] + engine)),
+                Content.styled(clip(item["check"], names), style),
+                Content(fit(one_line(item["summary"] + engine), layout[1])),
             )
         self._drawn = list(self._shown)
         if chosen in self._shown:
@@ -152,7 +155,9 @@ class ChecksScreen(ConsoleScreen):
         if item is self._detailed:
             return
         self._detailed = item
-        self.query_one(HeatMap).evidence = (item or {}).get("evidence") if item and _is_matrix(item) else None
+        heat = self.query_one(HeatMap)
+        heat.evidence = (item or {}).get("evidence") if item and _is_matrix(item) else None
+        heat.display = heat.evidence is not None
         self.query_one("#summary", Static).update(summary_content(item) if item else Content(""))
         self.query_one("#facts", Static).update(facts_content(item) if item else Content(""))
 

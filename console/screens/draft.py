@@ -101,6 +101,7 @@ class DraftScreen(ConsoleScreen):
         self.query_one(DiffView).show(draft.base, draft.staged, names=("on the host", "staged"), changes=changes)
         self.query_one("#would WiringStrip", WiringStrip).wiring = session.wiring_of(draft.staged)
         self.query_one("#diff").set_class(draft.dirty, "good")
+        self.set_class(not draft.dirty, "-clean")
         self._diagnose()
         self._history()
 

@@ -108,6 +108,7 @@ class LiveScreen(ConsoleScreen):
             # A text that changes lays the whole screen out anew; GPUs change more slowly than the log.
             self._gpus = list(self.cockpit.gpus)
             self.query_one("#gpu-lines", Static).update(gpu_content(self._gpus))
+            self.set_class(len(self._gpus) > 2 * GPU_ROWS, "-many")
 
     def on_log_view_changed(self) -> None:
         """The title above the log says whether it follows, what it shows and how much there is."""
@@ -212,17 +213,29 @@ def _against(value: float | None, baseline: float | None) -> str:
     return f" {100 * (value / baseline - 1):+.1f}% base" if value is not None and baseline else ""
 
 
+GPU_ROWS = 3
+"""GPUs shown one below the other; more than these stand in two columns, without bars."""
+
+
 def gpu_content(gpus: Sequence[Gpu]) -> Content:
     """One line a GPU: memory as a bar and in GiB, utilisation, temperature; what is not reported is left out."""
     if not gpus:
         return Content.styled("no GPU on this host", "$foreground-muted")
-    g, rows = glyphs(), []
-    for gpu in gpus:
-        parts = [f"{gpu.index}"]
-        if gpu.memory_used is not None and gpu.memory_total:
-            full = round(8 * gpu.memory_used / gpu.memory_total)
-            parts.append(f"{g.full * full}{g.empty * (8 - full)} {gpu.memory_used / 2**30:.1f}G")
-        parts += [f"{gpu.utilization:.0f}%"] if gpu.utilization is not None else []
-        parts += [f"{gpu.temperature:.0f}°"] if gpu.temperature is not None else []
-        rows.append(Content(" ".join(parts)))
-    return Content("\n").join(rows)
+    if len(gpus) <= GPU_ROWS:
+        return Content("\n").join(Content(_gpu_words(gpu, bar=True)) for gpu in gpus)
+    half = (len(gpus) + 1) // 2
+    words = [_gpu_words(gpu, bar=False) for gpu in gpus]
+    width = max(map(len, words[:half])) + 2
+    pairs = zip(words[:half], [*words[half:], ""])
+    return Content("\n").join(Content(f"{left:<{width}}{right}".rstrip()) for left, right in pairs)
+
+
+def _gpu_words(gpu: Gpu, bar: bool) -> str:
+    g, parts = glyphs(), [f"{gpu.index}"]
+    if gpu.memory_used is not None and gpu.memory_total:
+        full = round(8 * gpu.memory_used / gpu.memory_total)
+        parts += [g.full * full + g.empty * (8 - full)] if bar else []
+        parts.append(f"{gpu.memory_used / 2**30:.{1 if bar else 0}f}G")
+    parts += [f"{gpu.utilization:.0f}%"] if gpu.utilization is not None else []
+    parts += [f"{gpu.temperature:.0f}°"] if gpu.temperature is not None else []
+    return " ".join(parts)
