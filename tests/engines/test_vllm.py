@@ -18,6 +18,7 @@ from checks.caches import open_cache
 from checks.capture_folder import ALL_STATES, Taken, write_capture
 from checks.engines.events import Decode, Phase
 from checks.engines.vllm import log
+from checks.engines.vllm.metrics import positions
 from console.demo.setup import EMBEDDING, RIGHT, STEPS, TRAINED_STATES, WIRINGS, shipped
 from tests.engines.pair import (
     NEW_TOKENS,
@@ -98,6 +99,9 @@ def test_an_id_is_the_state_itself(served: Served, tmp_path: Path) -> None:
     assert served.total("spec_decode_num_drafts_total") == sum(sum(answer.histogram) for answer in expected)
     assert served.by_position == [sum(_longer(answer, position) for answer in expected) for position in range(STEPS)]
     assert served.total("spec_decode_num_accepted_tokens_total") == sum(served.by_position)
+    read = positions(served.metrics)
+    assert read is not None
+    assert (read.drafts, list(read.accepted)) == (served.total("spec_decode_num_drafts_total"), served.by_position)
 
 
 def _longer(answer: Answer, position: int) -> int:
