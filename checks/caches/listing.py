@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from checks.errors import NotRunnable
@@ -98,6 +99,7 @@ def shown(text: object) -> str:
     return words if len(words) <= 60 else f"{words[:48]}… ({len(words)} letters)"
 
 
+@lru_cache(maxsize=1024)  # the folders of a file are those of the next one
 def numbers(text: str) -> tuple[tuple[int, str], ...]:
     """A sort key that puts data_2 before data_10."""
     parts = re.split(r"([0-9]{1,18})", text)
