@@ -94,12 +94,13 @@ class Naming:
     foreign: bool = False
     """The capture's states are of another width: of another target."""
     shifted: int | None = None
-    """Rows of the cache that fit when moved by this many tokens, where nothing fits in place."""
+    """Rows of the cache that fit when moved by this many tokens, and not in place or much worse."""
 
     @property
     def states(self) -> tuple[int, ...] | None:
-        """The k of every slot in slot order, or None when a slot is not named or is no R_k."""
-        if not self.slots or self.mixed or not all(slot.decided and slot.k is not None for slot in self.slots):
+        """The k of every slot in slot order, or None when a slot is not named, is no R_k, or is of another token."""
+        whole = self.slots and not self.mixed and self.shifted is None
+        if not whole or not all(slot.decided and slot.k is not None for slot in self.slots):
             return None
         return tuple(slot.k for slot in self.slots if slot.k is not None)
 
@@ -220,14 +221,14 @@ def _name(evidence: Evidence, cache: Any) -> Naming:
         texts = [text.limited(ROWS) for text in texts_of(evidence, cache, capture)[:SAMPLES]]
         if not texts:
             note = "the captured texts are not among the cached ones (compared by token ids)"
-            damaged = readable(cache.samples(evidence.request.samples, evidence.request.seed))[1]
+            damaged = readable(cache.samples(evidence.request.samples, evidence.request.seed), frozenset())[1]
             note += f"; {len(damaged)} samples could not be read: {next(iter(damaged.values()))}" if damaged else ""
             continue
         if _width(texts[0].capture) != cache.hidden:
             note = f"captured states are {_width(texts[0].capture)} wide, cached ones {cache.hidden}: another target"
             foreign = True
             continue
-        damaged = readable(cache.samples(evidence.request.samples, evidence.request.seed))[1]
+        damaged = readable(cache.samples(evidence.request.samples, evidence.request.seed), frozenset())[1]
         return replace(_from_texts(evidence, cache.slots, capture, texts), unreadable=tuple(damaged.values()))
     return Naming("nothing", note=note, foreign=foreign)
 
@@ -305,19 +306,30 @@ def _from_texts(evidence: Evidence, m: int, capture: Any, texts: Sequence[SameTe
         mixed=tuple(mixed),
         partial=columns.edge is not None,
     )
-    if all(slot.kind in ("none", "between", "split") for slot in slots):
-        return _with_shift(naming, texts, columns)
-    return naming
+    return _with_shift(naming, texts, columns)
 
 
 def _with_shift(naming: Naming, texts: Sequence[SameText], columns: Columns) -> Naming:
-    """Nothing fits in place: see whether the cache's rows belong to the token beside."""
+    """Whether the cache's rows belong to the token beside: a slot then lies much nearer to a state once it is moved.
+
+    Asked of every slot that is not the same numbers as its state: where all tokens have much in common, as in large
+    models, or repeat, the state of the token beside may pass for a coarse one of the right token.
+    """
     inner = texts[0].only(np.arange(1, len(texts[0].positions) - 1))
     sample = inner.open()
     last = len(columns.labels) - (1 if columns.norm is not None else 0)
-    for shift in (-1, 1):
-        moved = inner.cached_rows(sample, 0, shift)
-        distances = np.array([median(relative(moved, inner.captured_rows(column))) for column in range(last)])
-        if judge(distances, columns.served)[2] in ("same", "near"):
-            return replace(naming, shifted=shift)
+    for slot in naming.slots:
+        if slot.kind in ("same", "scaled", "empty"):
+            continue
+        beside = {naming.labels.index(slot.label) + step for step in (-1, 0, 1)} & set(range(last))
+        moved = {shift: inner.cached_rows(sample, slot.slot, shift) for shift in (-1, 1)}
+        distances: dict[int, list[float]] = {shift: [] for shift in moved}
+        for column in sorted(beside if slot.kind == "near" else range(last)):
+            state = inner.captured_rows(column)
+            for shift, rows in moved.items():
+                distances[shift].append(median(relative(rows, state)))
+        for shift, found in distances.items():
+            named = judge(np.array(found), columns.served)[2] in ("same", "near")
+            if named and not np.nanmin(found) > slot.best / 2:
+                return replace(naming, shifted=shift)
     return naming

@@ -23,6 +23,9 @@ Ints = npt.NDArray[np.int64]
 ANCHORS, LEAST_ANCHORS = 256, 64
 """Anchors a text: a window keeps memory and time bounded however long the texts are. A large draft gets fewer."""
 
+MOST = 512
+"""Texts a replay holds at once; over this many its interval is narrower than any difference that matters."""
+
 CONTEXT = 256
 """Rows before the first anchor that attention may look back to."""
 
@@ -118,7 +121,7 @@ def bench(
     pieces: list[Any] = []
     damaged: tuple[str, ...] = ()
     if texts is None:
-        samples = cache.samples(evidence.request.samples, evidence.request.seed)
+        samples = cache.samples(min(evidence.request.samples or MOST, MOST), evidence.request.seed)
         ids, broken = readable(samples)
         damaged = tuple(broken.values())
         windows: Iterator[tuple[Any, int, int, SameText | None]] = (

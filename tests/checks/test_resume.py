@@ -20,6 +20,7 @@ from checks.answer import answer
 from checks.caches import open_cache
 from checks.data.kept import FOLDER, Kept
 from checks.data.seen import Fault, Seen, Turn
+from checks.distance import MIN_COMMON, readable, same_texts
 from tests.checks import pair
 from tests.checks.files import bf16, sample, write_tensors
 from tests.checks.formats import Format, every, texts
@@ -230,3 +231,18 @@ def test_every_layout_is_kept_and_comes_back(home: Path, tmp_path: Path, format:
     again = answer(asked, lambda event: None)
     assert told(again) == 4
     assert facts(again) == facts(whole)
+
+
+def test_all_samples_are_never_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the ids of texts that were not captured, nor more texts than a replay can hold."""
+    folder = pair.write_cache(tmp_path / "cache", pair.STATES, texts=tuple(range(8)))
+    samples = open_cache(folder).samples(0, 0)
+    kept, _ = readable(samples, {np.asarray(pair.text(3)[:MIN_COMMON]).tobytes()})
+    assert [pair.text(3).tolist()] == [ids.tolist() for ids in kept.values()]
+    assert readable(samples, set()) == ({}, {})
+    captured = pair.capture(tmp_path / "all", texts=(3, 5))
+    assert {text.index for text in same_texts(samples, captured.samples)} == {3, 5}
+    monkeypatch.setattr("checks.stretches.MOST", 3)
+    case = pair.Case(pair.DRAFT, folder, samples=0)
+    found = case.run("replay.accuracy")[0]
+    assert found.evidence["samples"] == 3
