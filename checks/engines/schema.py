@@ -13,13 +13,19 @@ from checks.engines.tree import ModelTree, SourceUnknown
 
 @dataclass(frozen=True)
 class Flag:
-    """A launch flag: `name` without dashes, `default` as Python would write it ("" unknown), its help and choices."""
+    """A launch flag: `name` without dashes, `default` as Python would write it ("" unknown), its help and choices.
+
+    `type`: int, float or str as the value is read, switch where there is none to give, "" where that is not known.
+    `many`: it takes several values.
+    """
 
     name: str
     default: str = ""
     help: str = ""
     choices: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    type: str = ""
+    many: bool = False
 
 
 Constants = Mapping[str, ast.expr]
@@ -135,8 +141,9 @@ def _annotated(name: str, field: ast.AnnAssign, annotation: str, constants: Cons
     if len(parts) < 2:
         return Flag(name)
     told = parts[1]
+    kind, many, choices = _annotation(parts[0])
     if not isinstance(told, ast.Call):
-        return Flag(name, help=_text(told))
+        return Flag(name, help=_text(told), choices=choices, type=kind, many=many)
     given = {item.arg: item.value for item in told.keywords if item.arg}
     if _shown(given.get("no_cli"), constants) == "True":
         return None
@@ -144,9 +151,38 @@ def _annotated(name: str, field: ast.AnnAssign, annotation: str, constants: Cons
     return Flag(
         named.lstrip("-") or name,
         help=_text(given.get("help")),
-        choices=_strings(given.get("choices"), constants),
+        choices=_strings(given.get("choices"), constants) or choices,
         aliases=tuple(alias.lstrip("-") for alias in _strings(given.get("aliases"), constants)),
+        type="" if "type_parser" in given or ("action" in given and kind != _SWITCH) else kind,
+        many=_many(given.get("nargs")) or (many and "type_parser" not in given),
     )
+
+
+_SWITCH = "switch"
+_TYPES = {"bool": _SWITCH, "int": "int", "float": "float", "str": "str"}
+_SWITCHES = ("store_true", "store_false", "BooleanOptionalAction", "DeprecatedStoreTrueAction")
+
+
+def _annotation(note: ast.expr) -> tuple[str, bool, tuple[str, ...]]:
+    """(type, many, choices) of `int`, `Optional[float]`, `str | None`, `List[str]` or `Literal["a", "b"]`."""
+    if isinstance(note, ast.BinOp):
+        note = note.left
+    if isinstance(note, ast.Name):
+        return _TYPES.get(note.id, ""), False, ()
+    if not (isinstance(note, ast.Subscript) and isinstance(note.value, ast.Name)):
+        return "", False, ()
+    if note.value.id == "Optional":
+        return _annotation(note.slice)
+    if note.value.id in ("List", "list"):
+        return _annotation(note.slice)[0], True, ()
+    if note.value.id == "Literal":
+        items = note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]
+        return "str", False, tuple(filter(None, map(_text, items)))
+    return "", False, ()
+
+
+def _many(nargs: ast.expr | None) -> bool:
+    return isinstance(nargs, ast.Constant) and (nargs.value in ("+", "*") or type(nargs.value) is int)
 
 
 def _added(call: ast.Call, constants: Constants, defaults: Mapping[str, str]) -> Flag | None:
@@ -159,7 +195,20 @@ def _added(call: ast.Call, constants: Constants, defaults: Mapping[str, str]) ->
     default = _shown(given.get("default"), constants)
     if not default or default.count(".") == 1:  # `ServerArgs.name`
         default = next((defaults[name] for name in (stored, *long) if name in defaults), "")
-    return Flag(long[0], default, _text(given.get("help")), _strings(given.get("choices"), constants), tuple(long[1:]))
+    action = _shown(given.get("action"), {}).strip("'").rpartition(".")[2]
+    read = given.get("type")
+    kind = _TYPES.get(read.id, "") if isinstance(read, ast.Name) and read.id != "bool" else ""
+    if not kind and read is None and not action and call.keywords and all(item.arg for item in call.keywords):
+        kind = "str"  # argparse's own; what `**` brings is not seen
+    return Flag(
+        long[0],
+        default,
+        _text(given.get("help")),
+        _strings(given.get("choices"), constants),
+        tuple(long[1:]),
+        _SWITCH if action in _SWITCHES else kind,
+        _many(given.get("nargs")),
+    )
 
 
 def _text(node: ast.expr | None) -> str:

@@ -69,6 +69,45 @@ def test_the_flags_of_the_source_given_whatever_version_is_named(tmp_path: Path)
     ]
 
 
+def test_how_a_value_is_read_is_known_where_the_source_says_it(tmp_path: Path) -> None:
+    text = """
+class ServerArgs:
+    depth: A[int, "How deep."] = 1
+    share: A[Optional[float], Arg(help="How much.")] = None
+    sizes: A[Optional[List[int]], Arg(nargs="+")] = None
+    hooks: A[Optional[List[dict]], Arg(type_parser=json.loads)] = None
+    mode: A[Optional[Literal["full", "off"]], "Which."] = None
+    flag: A[bool, "Whether."] = False
+    raw: A[Dict[str, str], "A mapping."] = None
+
+def add_cli_args(parser):
+    parser.add_argument("--bare", action="store_true")
+    parser.add_argument("--either", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--count", type=int, nargs="*")
+    parser.add_argument("--plain", help="As it is.")
+    parser.add_argument("--from-elsewhere", **known["from-elsewhere"])
+    parser.add_argument("--parsed", type=parse_size)
+"""
+    (tmp_path / "server_args.py").write_text(text, "utf-8")
+    found = {item["name"]: item for item in ask(engines=[{"name": "sglang"}], engine_source=str(tmp_path))["flags"]}
+    assert {name: (item["type"], item["many"]) for name, item in found.items()} == {
+        "depth": ("int", False),
+        "share": ("float", False),
+        "sizes": ("int", True),
+        "hooks": ("", False),
+        "mode": ("str", False),
+        "flag": ("switch", False),
+        "raw": ("", False),
+        "bare": ("switch", False),
+        "either": ("switch", False),
+        "count": ("int", True),
+        "plain": ("str", False),
+        "from-elsewhere": ("", False),
+        "parsed": ("", False),
+    }
+    assert found["mode"]["choices"] == ("full", "off")
+
+
 def test_the_flags_of_the_server_that_runs(tmp_path: Path) -> None:
     package(tmp_path, {"sglang/__init__.py": "", "sglang/srt/server_args.py": SGLANG})
     server = {"argv": [sys.executable, "-m", "sglang.launch_server", "--port", "1"], "cwd": str(tmp_path)}
