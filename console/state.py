@@ -104,7 +104,7 @@ class Timeline:
             self.step("first tokens", "")
             return True
         if "accepting" not in passed and windows >= SETTLED and accept_len is not None:
-            self.step("accepting", f"accept length {accept_len:.2f} over {windows} decode lines")
+            self.step("accepting", f"{accept_len:.2f} over {windows} decode lines")
             return True
         return False
 

@@ -109,7 +109,7 @@ class ChecksScreen(ConsoleScreen):
         self._judged = board.took
         # 1 cell for the glyph, 2 of padding a column, 1 for the scrollbar.
         longest = max((len(item["check"]) for item in board.findings), default=0)
-        names = max(_CHECK_WIDTH, min(longest, table.size.width * 2 // 5))
+        names = max(_CHECK_WIDTH, min(longest, table.size.width // 3))
         layout = (names, max(20, table.size.width - names - 9))
         if layout != self._layout or self._drawn != self._shown[: len(self._drawn)]:
             self._layout, self._drawn = layout, []

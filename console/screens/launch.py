@@ -151,7 +151,8 @@ class LaunchScreen(ConsoleScreen):
     def _draw_timeline(self) -> None:
         timeline = self.cockpit.timeline
         self.set_class(not timeline.started, "-idle")
-        self.set_class(timeline.busy or bool(timeline.error), "-moving")
+        # A small terminal has room for one of the two; Enter on a flag says of it what is hidden.
+        self.query_one("#about").set_class(bool(timeline.started), "-covered")
         if timeline.started:
             panel = self.query_one("#timeline")
             steps = self.query_one(Steps)
