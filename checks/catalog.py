@@ -103,20 +103,26 @@ def _named(item: Check, name: str) -> bool:
 
 
 def run_checks(evidence: Evidence, chosen: Iterable[Check]) -> Iterator[Finding]:
-    """Run the chosen checks in order; one that lacks evidence is UNKNOWN once, one that raises is `internal`."""
-    for item in chosen:
-        yield from _run_one(item, evidence)
+    """Run the chosen checks in order; one that lacks evidence is UNKNOWN once, one that raises is `internal`.
+
+    What one of them tells in full the others only point to.
+    """
+    checks = list(chosen)
+    ids = frozenset(item.id for item in checks)
+    for item in checks:
+        yield from _run_one(item, evidence, ids - {item.id})
 
 
-def _run_one(item: Check, evidence: Evidence) -> Iterator[Finding]:
+def _run_one(item: Check, evidence: Evidence, others: frozenset[str]) -> Iterator[Finding]:
     started = time.monotonic()
     evidence.begin(item.id)
     try:
-        findings = _missing(item, evidence) or list(item.run(evidence))
+        findings = _missing(item, evidence, others) or list(item.run(evidence))
     except NotRunnable:
         raise
     except CheckError as error:
-        findings = [Finding(item.id, Verdict.UNKNOWN, f"not checked: {error}", {"needs": [str(error)]})]
+        said = _words(error, others)
+        findings = [Finding(item.id, Verdict.UNKNOWN, f"not checked: {said}", {"needs": [said]})]
     except Exception as error:  # noqa: BLE001  (the edge: a check that raises is a bug and must not hide the others)
         findings = [
             Finding(
@@ -131,7 +137,12 @@ def _run_one(item: Check, evidence: Evidence) -> Iterator[Finding]:
         yield replace(finding, help=finding.help or item.help, took_s=finding.took_s or took)
 
 
-def _missing(item: Check, evidence: Evidence) -> list[Finding]:
+def _words(error: CheckError, others: frozenset[str]) -> str:
+    """The error in full, or where it stands in full when one of the `others` that run says it."""
+    return f"{error.brief}: see {error.told_by}" if error.told_by in others else str(error)
+
+
+def _missing(item: Check, evidence: Evidence, others: frozenset[str]) -> list[Finding]:
     """The one UNKNOWN of a check that lacks what it needs; empty when everything is there."""
     reasons: dict[str, str] = {}
     # Captures last: having them may mean asking the running server, which is no use when something else is absent.
@@ -143,7 +154,7 @@ def _missing(item: Check, evidence: Evidence) -> list[Finding]:
         except NotRunnable:
             raise
         except CheckError as error:
-            reason = str(error)
+            reason = _words(error, others)
         if reason is not None:
             reasons[need.value] = reason
     if not reasons:

@@ -25,6 +25,10 @@ from __future__ import annotations
 class CheckError(Exception):
     """Root of the package's errors: a message that says what, why and what to do next."""
 
+    told_by = ""
+    """The check that says it in full; beside that one the others say `brief`."""
+    brief = ""
+
 
 class NotRunnable(CheckError):
     """The run cannot start."""
@@ -59,7 +63,10 @@ class Unpaired(BadTensors):
 
 
 class UnknownLayout(Unreadable):
-    """A cache that no reader recognises."""
+    """A cache that no reader recognises; the message says what one of its files holds."""
+
+    told_by = "data.layout"
+    brief = "the layout of the cache is not known"
 
 
 class NeedsLibrary(CheckError):

@@ -160,7 +160,7 @@ def test_a_cache_that_cannot_be_recognised_leaves_the_rest_standing(tmp_path: Pa
     by_check = {item["check"]: item for item in report["findings"]}
     assert by_check["ckpt.shapes"]["verdict"] == "PASS"
     assert by_check["align.embedding"]["verdict"] == "UNKNOWN"
-    assert "no reader knows this layout" in by_check["align.embedding"]["summary"]
+    assert "see data.layout" in by_check["align.embedding"]["summary"]
     assert report["inputs"]["cache"][0]["layout"] is None
 
 

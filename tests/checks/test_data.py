@@ -6,6 +6,7 @@ import json
 import random
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -336,6 +337,24 @@ def test_a_wrong_mapping_says_what_is_wrong(tmp_path: Path, layout: str) -> None
     )
     with pytest.raises(UnknownLayout):
         open_cache(tmp_path, layout)
+
+
+def test_what_an_unknown_cache_holds_is_told_once_and_pointed_to(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "x.safetensors", {"feats": np.zeros((4, 48), np.float32), "tok": np.arange(4)})
+    request: dict[str, Any] = {"caches": [{"path": str(tmp_path)}]}
+    found = answer({**request, "only": ["data", "align", "replay"]}, lambda event: None)["findings"]
+    (full,) = [item for item in found if item["check"] == "data.layout"]
+    assert "feats [4, 48] F32; tok [4] I64" in full["summary"]
+    assert 'layout = "custom: ids=KEY' in full["summary"]
+    others = [item for item in found if item["check"] not in ("data.layout", "data.files")]
+    assert len(others) >= 12
+    for item in others:
+        assert item["verdict"] == "UNKNOWN"
+        assert "the layout of the cache is not known: see data.layout" in item["summary"]
+        assert "F32" not in json.dumps(item["evidence"])
+    # Asked alone, a check says it itself.
+    (alone,) = answer({**request, "only": ["data.finite"]}, lambda event: None)["findings"]
+    assert "feats [4, 48] F32; tok [4] I64" in alone["summary"]
 
 
 def test_one_cache_that_cannot_be_opened_leaves_the_others_to_be_judged(tmp_path: Path) -> None:
