@@ -21,6 +21,8 @@ Shape = tuple[int, ...]
 FUSED = ("qkv_proj", "gate_up_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "fused_qkv_a_proj")
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
+# The first layer has both; of those after it SGLang reads the one and vLLM the other (`ckpt.names`).
+LATER_NORMS = ("input_layernorm", "hidden_norm")
 
 # Written by trainers, read by no engine or by few; nothing is wrong with a checkpoint that has them.
 _KNOWN_EXTRA = re.compile(r"^(t2d|d2t|verifier_|mask_hidden|rotary_emb|layers\.\d+\.self_attn\.rotary_emb)|inv_freq$")
@@ -111,9 +113,16 @@ def expected(size: Sizes, uses_aux: bool, config: Mapping[str, Any]) -> list[Exp
 
 def optional(size: Sizes) -> list[Expected]:
     """Tensors that may be absent, and have to fit when they are there."""
-    if size.vocab is None or size.hidden is None:
+    if size.hidden is None:
         return []
-    return [Expected("embed_tokens.weight", (size.vocab, size.hidden), "vocab_size, hidden_size")]
+    rows = [
+        Expected(f"layers.{layer}.{norm}.weight", (size.hidden,), "hidden_size")
+        for layer in range(1, size.layers)
+        for norm in LATER_NORMS
+    ]
+    if size.vocab is not None:
+        rows.append(Expected("embed_tokens.weight", (size.vocab, size.hidden), "vocab_size, hidden_size"))
+    return rows
 
 
 def normal_names(info: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
@@ -169,7 +178,7 @@ def _layer(prefix: str, size: Sizes, width: int | None, first: bool) -> list[tup
     reads = "2 x hidden_size" if first else "hidden_size"
     dims = "head_dim" if size.head_dim_given else "hidden_size / num_attention_heads, for want of head_dim"
     many, few = f"num_attention_heads x {dims}", f"num_key_value_heads x {dims}"
-    norms = ["input_layernorm", *(["hidden_norm"] if first else []), "post_attention_layernorm"]
+    norms = [*(LATER_NORMS if first else ()), "post_attention_layernorm"]
     return [
         *((f"{prefix}{norm}.weight", (hidden,), "hidden_size") for norm in norms),
         (f"{prefix}self_attn.q_proj.weight", (query, width), f"{many}, {reads}"),

@@ -11,9 +11,9 @@ from checks.catalog import check
 from checks.cfg.case import layout_for
 from checks.cfg.forward import SWITCHES
 from checks.cfg.layouts import names_of
-from checks.cfg.model import CLASSES, LATENT
+from checks.cfg.model import CLASSES, LATENT, MANY_LAYERS
 from checks.draft import Draft
-from checks.draft_shapes import family, normal_name, normal_names
+from checks.draft_shapes import LATER_NORMS, family, normal_name, normal_names
 from checks.engines.versions import Span, span
 from checks.evidence import Evidence, Need
 from checks.finding import ConfigFix, Finding, Verdict
@@ -75,10 +75,16 @@ def names(evidence: Evidence) -> Iterable[Finding]:
     SpecForge) is loaded by every release, `layers.0.*` (speculators, ModelOpt) since 0.5.12. Latent-attention drafts
     are loaded without `model.` in front. A trainer's own prefix (`module.`, `draft_model.`) is loaded by none.
 
-    FAIL: names this release skips; all names, or a layer's, behind a prefix. WARN: both families in one checkpoint, of
-    which the later one wins. INFO: `layers.0.*` and no release named.
+    In a draft of several layers those after the first have one norm in front of attention, under two names: SGLang
+    reads `hidden_norm` there, and vLLM `input_layernorm`, which speculators and ModelOpt write. Either engine leaves
+    the one it reads at ones when it is stored under the other, and says nothing: the layer is served without it.
 
-    What to do: rename the tensors (the safetensors library loads and saves them in a few lines), or upgrade.
+    FAIL: names this release skips; all names, or a layer's, behind a prefix; a later layer without the norm that the
+    engine reads. WARN: both families in one checkpoint, of which the later one wins; a later layer with one of the two
+    norms, and no engine named. INFO: `layers.0.*` and no release named.
+
+    What to do: rename the tensors (the safetensors library loads and saves them in a few lines), or upgrade. A norm of
+    a later layer can stand under both names; then either engine serves it.
     """
     draft = evidence.draft
     weights = draft.weights if draft is not None else None
@@ -108,6 +114,8 @@ def _judge_names(raw: list[str], kind: str, latent: bool, serving: Serving) -> F
     if " and " in kind:
         said = "midlayer.* and layers.0.* stand side by side, and become one layer: which wins is chance"
         return Finding(NAMES, Verdict.WARN, said, facts)
+    if (amiss := _later_norms(raw, serving, facts)) is not None:
+        return amiss
     if not serving.is_sglang:
         return Finding(NAMES, Verdict.PASS, f"{kind} is loaded by {serving.words}", facts)
     if latent and serving.within(CLASSES[LATENT]) is False:
@@ -123,6 +131,39 @@ def _judge_names(raw: list[str], kind: str, latent: bool, serving: Serving) -> F
         said += f": {serving.version} skips it without a word and serves a random layer"
         return Finding(NAMES, Verdict.FAIL, said, facts)
     return Finding(NAMES, Verdict.PASS if known else Verdict.INFO, said, facts)
+
+
+def _later_norms(raw: list[str], serving: Serving, facts: dict[str, Any]) -> Finding | None:
+    """What is wrong with the norm in front of attention in the layers after the first; None without such layers.
+
+    Read in llama_eagle3.py of SGLang 0.5.12 to 0.5.23 and of vLLM 0.32, deepseek_eagle3.py of vLLM: both build
+    both norms, filled with ones, load what has a name they know, and run one.
+    """
+    held = {normal_name(name) for name in raw}
+    later = sorted({int(part.group(1)) for name in held if (part := _layer_number(name))} - {0})
+    # A release that takes one layer does not start: cfg.num_hidden_layers says so.
+    if not later or (serving.is_sglang and serving.within(MANY_LAYERS) is False):
+        return None
+    stored = {layer: [norm for norm in LATER_NORMS if f"layers.{layer}.{norm}.weight" in held] for layer in later}
+    read = "hidden_norm" if serving.is_sglang else "input_layernorm"
+    facts["later_norms"] = {"read": read, "stored": {str(layer): norms for layer, norms in stored.items()}}
+    lacking = [layer for layer in later if read not in stored[layer]]
+    if not lacking:
+        return None
+    name = f"layers.{lacking[0]}.{read}.weight"
+    more = f" (and {len(lacking) - 1} layers more)" if len(lacking) > 1 else ""
+    if not stored[lacking[0]]:
+        said = f"layer {lacking[0]} has no norm in front of attention{more}: {name} would stay at ones"
+        return Finding(NAMES, Verdict.FAIL, said, facts)
+    other = stored[lacking[0]][0]
+    if serving.label is None:
+        said = f"layer {lacking[0]} has {other}, which vLLM reads there, and SGLang reads hidden_norm{more}"
+        return Finding(NAMES, Verdict.WARN, f"{said}: name the engine, or store it under both names", facts)
+    said = (
+        f"of layer {lacking[0]} {serving.words} reads {read}, and the norm is stored as {other}{more}: {name} stays at "
+        "ones, without a word; store it under both names"
+    )
+    return Finding(NAMES, Verdict.FAIL, said, facts)
 
 
 def foreign(weights: Weights) -> bool:

@@ -78,13 +78,14 @@ def _judge_shapes(draft: Draft, weights: Weights, tensors: dict[str, TensorInfo]
     judged = [row for row in wanted if row.name in tensors and not other(row.name)]
     named = {row.name for row in wanted}
     spare = [row for row in optional(size) if row.name in tensors and row.name not in named]
+    known = named | {row.name for row in spare}
     wrong = [(row, tensors[row.name]) for row in (*judged, *spare) if tensors[row.name].shape != row.shape]
     if find_map(weights) is not None:
         wrong = [(row, info) for row, info in wrong if row.name != HEAD or info.shape[1:] != row.shape[1:]]
     missing = [row.name for row in wanted if row.name not in tensors and not other(row.name)]
     if size.draft_vocab == size.vocab and HEAD in missing:
         missing.remove(HEAD)  # the target's own head fits, and engines share it
-    extra = sorted(name for name in tensors if is_extra(name, named) and name not in unjudged)
+    extra = sorted(name for name in tensors if is_extra(name, known) and name not in unjudged)
     fc = tensors.get("fc.weight")
     found: dict[str, Any] = {
         "files": [file.name for file in weights.files],

@@ -54,6 +54,63 @@ def test_names_are_loaded_by_some_releases(tmp_path: Path, prefix: str, engine: 
     assert ask("ckpt.names", draft, engine=engine)["verdict"] == verdict
 
 
+def two_layers(folder: Path, *norms: str) -> Path:
+    """A draft whose second layer stores its norm in front of attention under these names."""
+    first = {name: value for name, value in draft_tensors("layers.0.").items() if name.startswith("layers.0.")}
+    second = {name.replace("layers.0.", "layers.1."): value for name, value in first.items()}
+    for part in ("q", "k", "v"):
+        name = f"layers.1.self_attn.{part}_proj.weight"
+        second[name] = ones(second[name].shape[0], second[name].shape[1] // 2)
+    for norm in ("hidden_norm", "input_layernorm"):
+        if norm not in norms:
+            del second[f"layers.1.{norm}.weight"]
+    return write_draft(folder, config_of({"num_hidden_layers": 2}), {**draft_tensors("layers.0."), **second})
+
+
+@pytest.mark.parametrize(
+    ("norms", "engine", "verdict"),
+    [
+        (("input_layernorm",), "sglang==0.5.12", "FAIL"),
+        (("input_layernorm",), "sglang", "FAIL"),
+        (("input_layernorm",), "vllm==0.32.0", "PASS"),
+        (("input_layernorm",), (), "WARN"),
+        (("hidden_norm",), "sglang==0.5.23", "PASS"),
+        (("hidden_norm",), "vllm==0.32.0", "FAIL"),
+        (("hidden_norm", "input_layernorm"), "sglang==0.5.23", "PASS"),
+        (("hidden_norm", "input_layernorm"), "vllm==0.32.0", "PASS"),
+        ((), "sglang==0.5.23", "FAIL"),
+        ((), "vllm==0.32.0", "FAIL"),
+    ],
+)
+def test_the_norm_of_a_later_layer_has_the_name_its_engine_reads(
+    tmp_path: Path, norms: tuple[str, ...], engine: Any, verdict: str
+) -> None:
+    draft = two_layers(tmp_path / "d", *norms)
+    found = ask("ckpt.names", draft, engine=engine)
+    assert found["verdict"] == verdict
+    assert found["evidence"]["later_norms"]["stored"] == {
+        "1": [name for name in ("input_layernorm", "hidden_norm") if name in norms]
+    }
+    if verdict == "FAIL":
+        assert f"layers.1.{found['evidence']['later_norms']['read']}.weight" in found["summary"]
+    # Under whichever name, its shape is held to the config, and nothing else is amiss with the draft.
+    assert ask("ckpt.shapes", draft)["verdict"] == "PASS"
+
+
+def test_a_release_of_one_layer_is_not_told_of_its_norms(tmp_path: Path) -> None:
+    draft = two_layers(tmp_path / "d", "input_layernorm")
+    assert "layers.0.* is loaded by" in ask("ckpt.names", draft, engine="sglang==0.5.11")["summary"]
+    assert ask("cfg.num_hidden_layers", draft, engine="sglang==0.5.11")["verdict"] == "FAIL"
+
+
+def test_the_norm_of_a_later_layer_has_a_shape(tmp_path: Path) -> None:
+    draft = two_layers(tmp_path / "d", "hidden_norm")
+    wrong = {**draft_tensors("layers.0."), "layers.1.hidden_norm.weight": ones(8)}
+    found = ask("ckpt.shapes", write_draft(draft, config_of({"num_hidden_layers": 2}), wrong))
+    assert found["verdict"] == "FAIL"
+    assert "layers.1.hidden_norm.weight is [8]" in found["summary"]
+
+
 @pytest.mark.parametrize(
     ("prefix", "told"),
     [("module.", "module."), ("draft_model.", "draft_model."), ("eagle_module.model.", "eagle_module.")],
