@@ -38,9 +38,9 @@ def algo_vs_arch(case: Case) -> Finding | None:
     feeds one state where several are read. Without a method it guesses from the path's name.
 
     FAIL: an EAGLE-3 draft (by its class, its map or its `hidden_norm`) and another algorithm or method; EAGLE3 and a
-    draft of EAGLE-1/2 or of a model's own prediction layers; EAGLE3 without a draft path, when the target itself is
-    loaded as its draft and the start stops. WARN: a draft path and no algorithm, so that nothing is speculated.
-    INFO: no algorithm, and no draft path either.
+    draft of EAGLE-1/2 or of a model's own prediction layers; EAGLE3 without a draft path in a whole command line, when
+    the target itself is loaded as its draft and the start stops. WARN: a draft path and no algorithm, so that nothing
+    is speculated. INFO: no algorithm, and no draft path either; EAGLE3, and no draft to look at.
 
     What to do: stage the fix, EAGLE3; name the draft.
     """
@@ -81,8 +81,12 @@ def algo_vs_arch(case: Case) -> Finding | None:
 
 
 def _names_draft(case: Case) -> bool:
-    """Whether the server is told its draft: flags that are only planned go with the draft that is given beside them."""
-    planned = case.launch.source == PLANNED and case.draft is not None
+    """Whether the server is told its draft, or may be: what is not seen of its command line is not missing from it.
+
+    Flags that are only planned go with the draft that is given beside them; without the target's path they are a part
+    of a command line.
+    """
+    planned = case.launch.source == PLANNED and (case.draft is not None or not case.launch.has("model-path"))
     return bool(case.launch.facts.draft) or planned or case.launch.has("config")
 
 

@@ -92,6 +92,18 @@ def test_eagle3_without_a_draft_loads_the_target_twice(tmp_path: Path) -> None:
     assert ask("flags.algo_vs_arch", None, target, args="--speculative-algorithm EAGLE")["verdict"] == "PASS"
 
 
+@pytest.mark.parametrize("engine", [(), "sglang==0.5.12"])
+def test_a_part_of_a_command_line_lacks_no_draft(tmp_path: Path, engine: Any) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("")
+    found = ask("flags.algo_vs_arch", engine=engine, args=f"--speculative-algorithm EAGLE3 {CHAIN}", log=str(log))
+    assert found["verdict"] == "INFO"
+    assert "nothing says which kind the draft is" in found["summary"]
+    # A server that runs shows all of its command line, wherever it has its target from.
+    argv = ["python", "-m", "sglang.launch_server", "--speculative-algorithm", "EAGLE3"]
+    assert ask("flags.algo_vs_arch", engine=engine, server={"argv": argv})["verdict"] == "FAIL"
+
+
 def test_a_running_server_without_a_draft_is_told_which(tmp_path: Path) -> None:
     draft = draft_of(tmp_path / "d")
     argv = ["python", "-m", "sglang.launch_server", "--model-path", "/m", "--speculative-algorithm", "EAGLE3"]
