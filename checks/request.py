@@ -61,6 +61,8 @@ class Request:
     env: dict[str, str] = field(default_factory=dict)
     server: ServerRequest = ServerRequest()
     log: str = ""
+    ended: bool = False
+    """Whether the log is that of a server that runs no more."""
     python: str = ""
     snapshot: Any = None
     """What was seen of the host, untrusted JSON that `checks.ops.snapshot` reads; None = nobody looked."""

@@ -58,12 +58,19 @@ async def look(session: Session) -> dict[str, Any]:
 
 
 async def log_of_ended(session: Session) -> str:
-    """The log of the server that was seen to have ended by itself, for what it says of that; "" where there is none."""
-    if session.last_status.phase != "crashed":
+    """The log of a server that runs no more, for what it says of its last life; "" where there is none.
+
+    It is that of the newest server known to have had the port, else the file that the deployment names.
+    """
+    seen, own = session.last_status, session.deployment.server
+    if seen.up and seen.phase != "foreign":
         return ""
-    port = session.deployment.server.port
-    mine = [item for item in await server.recorded(session.host) if item.port == port]
-    return mine[0].log if mine and await files.exists(session.host, mine[0].log) else ""
+    mine = [item.log for item in await server.recorded(session.host) if item.port == own.port]
+    named = session.server.at_host(own.log) if own.log.startswith(("/", "~")) else ""
+    for path in (*mine[:1], named):
+        if path and await files.exists(session.host, path):
+            return path
+    return ""
 
 
 def _places(session: Session) -> dict[str, str]:

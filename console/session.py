@@ -232,7 +232,8 @@ class Session:
             # Another user's process on the port keeps nobody from judging files; `ops.port` says so.
             await self.status()
         request = self.request(only, skip, samples, engine_source)
-        request["log"] = request["log"] or await host_look.log_of_ended(self)
+        if not request["log"] and (ended := await host_look.log_of_ended(self)):
+            request |= {"log": ended, "ended": True}
         if host_look.is_asked(only, skip):
             request["snapshot"] = await host_look.look(self)
         async with aclosing(run_on_host(self.host, self.python, request)) as steps:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from checks.catalog import check
 from checks.draft import KEY
 from checks.engines.events import Decode
 from checks.engines.sglang.rates import fits
 from checks.errors import CheckError
-from checks.evidence import Evidence, Need
+from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
 from checks.launch import launch_of
+from checks.log.case import log_check
 from checks.log.read import (
     ENOUGH,
     LENGTH,
@@ -46,7 +46,7 @@ RUN = 5
 """Lines in a row at the ceiling before the output is suspected to repeat."""
 
 
-@check(ID, needs=(Need.LOG,))
+@log_check(ID)
 def accept(evidence: Evidence) -> Iterable[Finding]:
     """What the log's decode lines say: how many tokens a verify step emits.
 
@@ -56,7 +56,8 @@ def accept(evidence: Evidence) -> Iterable[Finding]:
 
     FAIL: at least 8 decode lines in a row and every one at 1.00, or no token accepted of a thousand and more where the
     engine prints only shares. The draft costs time and gives nothing: wrong states,
-    a wrong vocabulary map, EAGLE where EAGLE3 is needed, or a draft that did not load.
+    a wrong vocabulary map, EAGLE where EAGLE3 is needed, or a draft that did not load. Of a server that has ended, whose
+    next start may be of another config, it is a WARN, as with every check of the log but log.failure.
     WARN: the environment makes the server invent its acceptance; the flags ask for speculation and no line prints any;
     lengths above the ceiling of the flags, so that the log is another server's.
     INFO: the mean and range over the latest lines, or that the server runs without speculation.
@@ -135,7 +136,7 @@ def _asked(evidence: Evidence) -> str:
     return next((f"--{name}" for name in names if launch is not None and launch.has(name)), "")
 
 
-@check(LOW_ID, needs=(Need.LOG,))
+@log_check(LOW_ID)
 def accept_low(evidence: Evidence) -> Iterable[Finding]:
     """Whether acceptance is so low that something is likely wrong, judged by the accept length and never by the rate.
 
@@ -205,7 +206,7 @@ def _positions(tail: Tail) -> list[float]:
     return [round(sum(row[at] * weight for row, weight in rows) / total, 4) for at in range(width)]
 
 
-@check(CEILING_ID, needs=(Need.LOG,))
+@log_check(CEILING_ID)
 def accept_ceiling(evidence: Evidence) -> Iterable[Finding]:
     """Whether acceptance is pinned at its ceiling, which is too good: the output repeats itself, or is corrupted.
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from checks.catalog import check
 from checks.engines.events import Decode, Prefill
-from checks.evidence import Evidence, Need
+from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
 from checks.launch import launch_of
+from checks.log.case import log_check
 from checks.log.read import LENGTH, WINDOW, by_rank, mean_of, read_tail, silent
 
 TREND_ID, SPARSE_ID = "log.trend", "log.sparse"
@@ -33,7 +33,7 @@ INTERVAL = 40
 SPARSE = 200
 
 
-@check(TREND_ID, needs=(Need.LOG,))
+@log_check(TREND_ID)
 def trend(evidence: Evidence) -> Iterable[Finding]:
     """Whether acceptance has fallen since the beginning: slowly, or at a step.
 
@@ -106,7 +106,7 @@ def _moment(text: str | None) -> float | None:
         return None
 
 
-@check(SPARSE_ID, needs=(Need.LOG,))
+@log_check(SPARSE_ID)
 def sparse(evidence: Evidence) -> Iterable[Finding]:
     """How often decode lines are to be expected. SGLang prints one every `--decode-log-interval` steps, 40 by default.
 
@@ -142,7 +142,7 @@ def sparse(evidence: Evidence) -> Iterable[Finding]:
     yield Finding(SPARSE_ID, Verdict.INFO, words, facts)
 
 
-@check(SPREAD_ID, needs=(Need.LOG,))
+@log_check(SPREAD_ID)
 def rank_spread(evidence: Evidence) -> Iterable[Finding]:
     """How acceptance differs between data-parallel ranks. Each prints its own lines and counts for itself.
 
@@ -171,7 +171,7 @@ def rank_spread(evidence: Evidence) -> Iterable[Finding]:
     yield Finding(SPREAD_ID, Verdict.PASS, words, facts)
 
 
-@check(CACHE_ID, needs=(Need.LOG,))
+@log_check(CACHE_ID)
 def accept_by_cache(evidence: Evidence) -> Iterable[Finding]:
     """Whether acceptance is lower after prefix-cache hits than after cold prompts: a fault of old engines, whose draft
     cache is misaligned on a hit, and not of the training.

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from checks.acceptance import REPLAYED, Estimate
-from checks.catalog import check
-from checks.evidence import Evidence, Need
+from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
+from checks.log.case import log_check
 from checks.log.read import ENOUGH, LENGTH, mean_of, read_tail, silent
 
 ID = "log.expected"
@@ -16,7 +16,7 @@ ID = "log.expected"
 HALF = 0.5
 
 
-@check(ID, needs=(Need.LOG,))
+@log_check(ID)
 def expected(evidence: Evidence) -> Iterable[Finding]:
     """Whether the running server accepts what the draft, replayed on its cached texts under the served wiring, should.
 

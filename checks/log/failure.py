@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from checks.catalog import check
 from checks.draft_shapes import draft_vocab
 from checks.engines.events import Decode, Error, Event, Other, Phase, Prefill
 from checks.errors import CheckError
-from checks.evidence import Evidence, Need
+from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
+from checks.log.case import log_check
 from checks.log.read import Tail, read_tail
 
 ID = "log.failure"
@@ -65,7 +65,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
 )
 
 
-@check(ID, needs=(Need.LOG,))
+@log_check(ID, lasts=True)
 def failure(evidence: Evidence) -> Iterable[Finding]:
     """Whether the server's last life ended in a failure, and what the log says of its cause.
 
@@ -74,7 +74,8 @@ def failure(evidence: Evidence) -> Iterable[Finding]:
     How it decides, over the end of the log since the last start. FAIL: a process of the server died, the log ends in a
     traceback, or the system killed it; the summary has the cause that is printed, the line it stands in, and the check
     that looks at it. WARN: a failure is printed, and no decode line comes after it. INFO: failures that the server
-    outlived, an earlier life that ended in one, or an orderly end. PASS: none. UNKNOWN: the log has no lines.
+    outlived, an earlier life that ended in one, an orderly end, or a server that has ended and whose log does not say
+    why. PASS: none. UNKNOWN: the log has no lines.
 
     What to do: mend what is named and start again; where the cause is the engine's own, look for its text among the
     engine's issues and compare the release.
@@ -108,6 +109,8 @@ def failure(evidence: Evidence) -> Iterable[Finding]:
         yield Finding(ID, Verdict.INFO, words, facts)
     elif facts["phase"] in ("draining", "stopped"):
         yield Finding(ID, Verdict.INFO, "the server was stopped, in order", facts)
+    elif evidence.request.ended:
+        yield Finding(ID, Verdict.INFO, f"its log does not say why, {len(life)} lines since the last start", facts)
     else:
         yield Finding(ID, Verdict.PASS, f"no failure is printed since the last start, {len(life)} lines ago", facts)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from checks.catalog import check
-from checks.evidence import Evidence, Need
+from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
 from checks.launch import Launch, launch_of
+from checks.log.case import log_check
 from checks.log.read import ENOUGH, WINDOW, read_tail
 
 ID = "log.graph_false"
@@ -17,7 +17,7 @@ SHARE = 0.5
 """Share of decode lines without a graph from which it is no accident of a few large batches."""
 
 
-@check(ID, needs=(Need.LOG,))
+@log_check(ID)
 def graph_false(evidence: Evidence) -> Iterable[Finding]:
     """Whether decode lines say `cuda graph: False`: every kernel of such a step is launched by itself.
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from checks.catalog import check
 from checks.engines.events import Decode
 from checks.engines.sglang.rates import STRICT, Fit, fits, rate_meaning
-from checks.evidence import Evidence, Need
+from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
+from checks.log.case import log_check
 from checks.log.read import WINDOW, mean_of, read_tail, silent, speculation, version_of
 from checks.wiring import judged_engines
 
 ID, ENGINE_ID = "log.rate_formula", "log.engine"
 
 
-@check(ID, needs=(Need.LOG,))
+@log_check(ID)
 def rate_formula(evidence: Evidence) -> Iterable[Finding]:
     """What `accept rate` means in this log. SGLang printed three different figures under that name, and older releases
     none, so the printed number is comparable between servers only with its formula; the accept length always is.
@@ -98,7 +98,7 @@ def _judge(found: tuple[Fit, ...], strict: bool | None, tokens: int, facts: dict
     )
 
 
-@check(ENGINE_ID, needs=(Need.LOG,))
+@log_check(ENGINE_ID)
 def log_engine(evidence: Evidence) -> Iterable[Finding]:
     """Which engine wrote the log. Lines of vLLM, llama.cpp and others are told by their form and never join the series
     of another engine.

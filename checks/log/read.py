@@ -110,7 +110,8 @@ def silent(evidence: Evidence, id: str, tail: Tail) -> Finding | None:
         return Finding(id, Verdict.INFO, f"{share_of(tail.rated)}: nothing else is judged by it", facts)
     if not tail.decodes:
         died = any(isinstance(event, Phase) and event.phase == "crashed" for event in tail.life)
-        needs = "a server that runs: see log.failure" if died else "decode lines: send the server some requests"
+        over = died or evidence.request.ended
+        needs = "a server that runs: see log.failure" if over else "decode lines: send the server some requests"
         said = "the log has no decode line since the server started" + (", and it died (log.failure)" if died else "")
         return Finding(id, Verdict.UNKNOWN, said, {**facts, "needs": [needs]})
     if not tail.told:

@@ -204,3 +204,20 @@ def test_steps_from_a_graph_and_a_server_on_the_cpu_are_well(tmp_path: Path) -> 
     assert one(tmp_path, "log.graph_false", [*graphs, *eager(4, 70)]).verdict is PASS
     cpu = [text.replace("cuda graph", "cpu graph") for text in eager(9)]
     assert one(tmp_path, "log.graph_false", cpu).verdict is PASS
+
+
+def test_the_log_of_a_server_that_has_ended_says_so(tmp_path: Path) -> None:
+    noise = [line(1.0, at=index) for index in range(12)]
+    lines = [*START, *READY, *noise]
+    found = one(tmp_path, "log.accept", lines, args=ARGS, ended=True)
+    # What was wrong with it need not be with the next start: its acceptance no longer fails, its end does.
+    assert (found.verdict, found.evidence["ended"]) == (WARN, True)
+    assert found.summary.startswith("of a server that has ended: accept length")
+    assert one(tmp_path, "log.accept", lines, args=ARGS).verdict is FAIL
+    silent = one(tmp_path, "log.failure", lines, ended=True)
+    assert silent.verdict is INFO
+    assert "of a server that has ended: its log does not say why" in silent.summary
+    assert one(tmp_path, "log.failure", lines).verdict is PASS
+    died_of = one(tmp_path, "log.failure", [*START, *died("RuntimeError: boom")], ended=True)
+    assert died_of.verdict is FAIL
+    assert "boom" in died_of.summary

@@ -20,6 +20,7 @@ from console.demo.setup import WIRINGS, wire
 from console.embedded import Embedded, embedded_host
 from console.exits import Exit
 from console.session import Session
+from remote import server
 from tests.remote.waiting import gone
 
 
@@ -119,6 +120,21 @@ async def test_the_log_of_a_server_that_died_is_judged(session: Session) -> None
     assert (health["verdict"], f"process {pid} ended" in health["summary"]) == ("INFO", True)
     assert report.raw["inputs"]["log"] == session.deployment.server.log
     assert "log" not in failure["evidence"].get("needs", [])
+
+
+async def test_the_log_of_a_server_that_was_stopped_is_read_and_called_one_that_has_ended(session: Session) -> None:
+    await session.start("test")
+    running = await report_of(session, only=("log.accept",))
+    assert "ended" not in running.findings[0]["evidence"]
+    await session.stop("test")
+    report = await report_of(session, only=("log",))
+    assert report.raw["inputs"]["log"] == session.deployment.server.log
+    assert len(report.findings) > 8
+    assert all(item["summary"].startswith("of a server that has ended: ") for item in report.findings)
+    # A server that another tool started and ended is known by the deployment alone.
+    for record in await server.recorded(session.host):
+        Path(record.file).unlink()
+    assert await host_look.log_of_ended(session) == session.deployment.server.log
 
 
 def test_the_command_line_prints_the_family_and_the_form_stays(
