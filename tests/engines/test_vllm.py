@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from checks.caches import open_cache
-from checks.capture_folder import ALL_STATES, Taken, write_capture
 from checks.engines.events import Decode, Phase
 from checks.engines.vllm import log
 from checks.engines.vllm.metrics import positions
 from console.demo.setup import EMBEDDING, RIGHT, STEPS, TRAINED_STATES, WIRINGS, shipped
+from tests.engines.checked import all_states, cached_texts, checked
 from tests.engines.pair import (
     NEW_TOKENS,
     Answer,
     Pair,
     copied_pair,
     embedded_answers,
-    embedded_engine,
     prompts,
     transformers_answers,
 )
-from tests.engines.serving import ROOT, EngineServer, python_of, running_vllm
+from tests.engines.serving import EngineServer, running_vllm
 
 pytestmark = pytest.mark.engines
 
@@ -137,9 +131,9 @@ def test_the_checks_say_which_engine_the_ids_are_right_for(
     both_places(pair, ids)
     with shipped("cache") as source:
         shutil.copytree(source, tmp_path / "cache", ignore=shutil.ignore_patterns("__pycache__", "*.py"))
-    capture = _capture(pair, tmp_path)
+    capture = all_states(pair, cached_texts(tmp_path / "cache"), tmp_path / "capture")
     for engine, (verdict, states) in fed.items():
-        finding = _checked(engine, pair, tmp_path / "cache", capture)
+        finding = checked(engine, pair, tmp_path / "cache", capture)
         assert (finding["verdict"], finding["evidence"]["engine_states"]) == (verdict, states)
         assert finding["evidence"]["source"] == "probed"
         assert finding["evidence"]["trained_states"] == list(TRAINED_STATES)
@@ -154,45 +148,8 @@ def test_a_state_that_vllm_cannot_feed_is_named(tmp_path: Path) -> None:
     both_places(pair, WIRINGS[EMBEDDING])
     with shipped("cache") as source:
         shutil.copytree(source, tmp_path / "cache", ignore=shutil.ignore_patterns("__pycache__", "*.py"))
-    capture = _capture(pair, tmp_path)
-    finding = _checked("vllm", pair, tmp_path / "cache", capture)
+    capture = all_states(pair, cached_texts(tmp_path / "cache"), tmp_path / "capture")
+    finding = checked("vllm", pair, tmp_path / "cache", capture)
     assert finding["verdict"] == "FAIL" and "-1" in finding["evidence"]["problem"]
     assert finding["evidence"]["engine_states"] == [2, 6]
-    assert "problem" not in _checked("sglang", pair, tmp_path / "cache", capture)["evidence"]
-
-
-def _capture(pair: Pair, folder: Path) -> Path:
-    """Every state of a few cached texts, by the embedded engine."""
-    engine, cache = embedded_engine(pair), open_cache(folder / "cache")
-    taken = []
-    for sample in cache.samples(4, 0):
-        ids = np.asarray(sample.token_ids[:256], dtype=np.int64)
-        taken.append(Taken(ids, np.arange(len(ids)), engine.states(ids.tolist()).astype(np.float32)))
-    write_capture(folder / "capture", {"kind": ALL_STATES}, taken)
-    return folder / "capture"
-
-
-def _checked(engine: str, pair: Pair, cache: Path, capture: Path) -> dict[str, Any]:
-    """The finding on the pair of engine and cache, judged by the engine's own python, as on a host of its own."""
-    request = {
-        "schema": 1,
-        "draft": str(pair.draft),
-        "target": str(pair.target),
-        "caches": [{"path": str(cache), "layout": "", "states": []}],
-        "captures": [str(capture)],
-        "engines": [{"name": engine, "version": ""}],
-        "python": python_of(engine),
-        "only": ["align.engine_pair"],
-    }
-    done = subprocess.run(
-        [python_of(engine), "-m", "checks"],
-        input=json.dumps(request).encode() + b"\n",
-        capture_output=True,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    found = [line["finding"] for line in lines if line["event"] == "finding"]
-    assert len(found) == 1, done.stderr.decode()[-2000:] + done.stdout.decode()[-2000:]
-    return dict(found[0])
+    assert "problem" not in checked("sglang", pair, tmp_path / "cache", capture)["evidence"]
