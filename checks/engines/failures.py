@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Signature:
-    """One known failure: the text that shows it, its class, and the way out."""
+    """One known failure: the text that shows it, its class, and the way out.
+
+    `told_by`: another class and way out, where the whole line tells more than that it is this failure.
+    """
 
     pattern: re.Pattern[str]
     kind: str
     fatal: bool
     advice: str
+    told_by: Callable[[str], tuple[str, str] | None] | None = None
+
+    def read(self, text: str) -> Signature:
+        """This failure as a line shows it."""
+        told = self.told_by(text) if self.told_by is not None else None
+        return self if told is None else replace(self, kind=told[0], advice=told[1])
 
 
-def known(pattern: str, kind: str, advice: str, fatal: bool = True) -> Signature:
+def known(
+    pattern: str,
+    kind: str,
+    advice: str,
+    fatal: bool = True,
+    told_by: Callable[[str], tuple[str, str] | None] | None = None,
+) -> Signature:
     """A row of a table of failures."""
-    return Signature(re.compile(pattern), kind, fatal, advice)
+    return Signature(re.compile(pattern), kind, fatal, advice, told_by)
 
 
 class Failures:
@@ -33,14 +50,54 @@ class Failures:
         """The failure a line shows, None when it shows none that is known."""
         if self._any.search(text) is None:
             return None
-        return next((row for row in self.rows if row.pattern.search(text)), None)
+        return next((row.read(text) for row in self.rows if row.pattern.search(text)), None)
+
+
+_STATES = (
+    "aux-width",
+    "the target feeds another number of states than the draft's fc expects: check the layer ids (console check)",
+)
+_VOCABULARY = (
+    "vocabulary",
+    "two vocabularies differ in size, of the draft, its map or the target: see ckpt.vocab_map and cfg.vocab_vs_target",
+)
+_EITHER = (
+    "sizes",
+    "two sizes differ: of the states (layer ids, cfg.hidden_vs_target) or of a vocabulary (ckpt.vocab_map)",
+)
+_SIZES = re.compile(
+    r"The size of tensor a \((\d{1,9})\) must match the size of tensor b \((\d{1,9})\)"
+    r"|shapes cannot be multiplied \(\d{1,9}x(\d{1,9}) and (\d{1,9})x\d{1,9}\)"
+)
+_OF_VOCABULARY = re.compile(r"lm_head|embed_tokens|[dt]2[dt]\b|hot_token|draft_id_to_target|logits|vocab")
+_MANY, _WIDE, _WIDEST, _LARGE = 8, 8192, 16384, 30000
+"""The most states a draft is known to read; widths of a state: usual ones, and the widest known, which a small
+vocabulary may have as well; and from how many on a size is a vocabulary's, unless it is that of some states together.
+"""
+
+
+def sizes_told(text: str) -> tuple[str, str] | None:
+    """(class, way out) by the two sizes that a line says differ; None for a line without.
+
+    States side by side are small multiples of one width. Two vocabularies are not, or of no width that a state has.
+    """
+    found = _SIZES.search(text)
+    if found is None:
+        return None
+    if _OF_VOCABULARY.search(text):
+        return _VOCABULARY
+    a, b = (int(size) for size in found.groups() if size is not None)
+    width = math.gcd(a, b)
+    if not width or max(a, b) > _MANY * width:
+        return _VOCABULARY if max(a, b) >= _LARGE else _EITHER
+    return _STATES if width <= _WIDE else _EITHER if width <= _WIDEST else _VOCABULARY
 
 
 WIDTH = (
     known(
         r"mat1 and mat2 shapes cannot be multiplied|The size of tensor a \(\d+\) must match the size of tensor b",
-        "aux-width",
-        "the target feeds another number of states than the draft's fc expects: check the layer ids (console check)",
+        *_STATES,
+        told_by=sizes_told,
     ),
 )
 COMMON = (

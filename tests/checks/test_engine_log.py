@@ -347,3 +347,33 @@ def test_vllm_throughput_lines_and_ansi_names() -> None:
 def test_vllm_lines_are_not_sglangs() -> None:
     assert isinstance(only("SpecDecoding metrics: Mean acceptance length: 3.49, Accepted: 92 tokens"), Other)
     assert isinstance(vllm_log.parse(f"{STAMP}{DECODE}")[0], Other)
+
+
+SIZES = "RuntimeError: The size of tensor a ({}) must match the size of tensor b ({}) at non-singleton dimension 1"
+MATRICES = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (24x{} and {}x7168)"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (SIZES.format(8640, 5760), "aux-width"),
+        (SIZES.format(12288, 4096), "aux-width"),
+        (MATRICES.format(14336, 21504), "aux-width"),
+        (SIZES.format(32000, 151936), "vocabulary"),
+        (SIZES.format(151936, 152064), "vocabulary"),
+        # One to four, but no state is 32768 wide.
+        (SIZES.format(32768, 131072), "vocabulary"),
+        (SIZES.format(4000, 8000) + " (lm_head.weight)", "vocabulary"),
+        # Three states of the widest target against two, or vocabularies: a size alone does not tell.
+        (SIZES.format(49152, 32768), "sizes"),
+        (SIZES.format(2880, 4096), "sizes"),
+        (SIZES.format(0, 0), "sizes"),
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied", "aux-width"),
+    ],
+)
+def test_two_sizes_that_differ_are_told_apart(line: str, kind: str) -> None:
+    event = only(line)
+    assert isinstance(event, Error)
+    assert event.kind == kind
+    assert ("layer ids" in str(event.advice)) == (kind != "vocabulary")
+    assert ("ckpt.vocab_map" in str(event.advice)) == (kind != "aux-width")
