@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from checks.engines.sglang.defects import A2A, GRAPHS, IMAGES, OWN_IDS, RANKS, Defect, defects_of
+from checks.engines.sglang.defects import A2A, DP, GRAPHS, IMAGES, OVERLAP, OWN_IDS, RANKS, Defect, defects_of
 from checks.engines.sglang.layers import family_of, table_rule
 from checks.engines.sglang.options import NAMES, SINCE, canonical, known
 from checks.engines.versions import Span, span
@@ -27,7 +27,7 @@ ALGORITHMS: dict[str, Span] = {
 }
 CAPITALS = span("", "0.5.11")
 
-_INFERRED = "; inferred from the source, not confirmed"
+_INFERRED = "; inferred, not confirmed"
 
 
 @flags_check("flags.parse", every=True)
@@ -86,12 +86,13 @@ def parse(case: Case) -> Finding | None:
 def known_defect(case: Case) -> Finding | None:
     """Nothing known to go wrong in this release concerns this deployment.
 
-    The table of defects holds, for ranges of releases and families of targets, what makes the fed states differ from
-    what the ids say, and what it takes: CUDA graphs, ids other than the defaults, tensor parallelism.
+    The table of defects holds, for ranges of releases and families of targets, what makes the draft see other states
+    than the ids say, or ends the server, and what it takes: CUDA graphs, ids other than the defaults, tensor
+    parallelism, data-parallel attention.
 
-    FAIL: a confirmed one that happens on every machine. WARN: a confirmed one that depends on the GPU. INFO: inferred
-    from the source and not confirmed, which the text says; or no release is known, and the defects to watch for. PASS:
-    none. UNKNOWN: no target given.
+    FAIL: a confirmed one that happens on every machine. WARN: a confirmed one that depends on the GPU, or was seen on
+    one. INFO: inferred from the source or a report and not confirmed, which the text says; or no release is known, and
+    the defects to watch for. PASS: none. UNKNOWN: no target given.
 
     What to do: the way out stands with each; most are an upgrade.
     """
@@ -144,7 +145,15 @@ def _is_met(case: Case, item: Defect) -> bool:
         return False
     ranks = (launch.number("tp-size") or 1) > 1
     wide = launch.text("moe-a2a-backend") not in ("", "none") or launch.has("enable-deepep-moe")
-    held = {GRAPHS: True, OWN_IDS: _own_ids(case), RANKS: ranks, A2A: wide, IMAGES: True}
+    held = {
+        GRAPHS: True,
+        OWN_IDS: _own_ids(case),
+        RANKS: ranks,
+        A2A: wide,
+        IMAGES: True,
+        DP: launch.has("enable-dp-attention"),
+        OVERLAP: launch.switched_on("SGLANG_ENABLE_SPEC_V2"),
+    }
     return all(held[need] for need in item.needs)
 
 

@@ -71,6 +71,9 @@ def test_they_do_not_concern_ids_that_feed_the_defaults(tmp_path: Path) -> None:
         (DEEPSEEK, "0.5.13", "--moe-a2a-backend deepep", "WARN", ["deepseek-partial-sums", "deepseek-a2a-gather"]),
         ("KimiK25ForConditionalGeneration", "0.5.12", "", "WARN", ["deepseek-partial-sums"]),
         ("GptOssForCausalLM", "0.5.20", "", "INFO", ["gpt-oss-partial-sums"]),
+        ("GptOssForCausalLM", "0.5.14", "--tp 1", "INFO", ["gpt-oss-draft-graph"]),
+        ("GptOssForCausalLM", "0.5.14", "--tp 1 --disable-cuda-graph", "PASS", []),
+        ("GptOssForCausalLM", "0.5.15", "--tp 1", "PASS", []),
         ("GptOssForCausalLM", "0.5.21", "", "PASS", []),
         ("Qwen3VLForConditionalGeneration", "0.5.18", "--tp 1", "INFO", ["qwen3-vl-deepstack"]),
     ],
@@ -82,6 +85,30 @@ def test_a_deployment_inside_a_range(
     assert found["verdict"] == verdict
     assert ids_of(found) == ids if ids else not found["evidence"]["defects"]
     assert verdict != "INFO" or "inferred" in found["summary"]
+
+
+@pytest.mark.parametrize(
+    ("version", "args", "env", "met"),
+    [
+        ("0.5.6", "--enable-dp-attention --dp-size 2", "1", True),
+        ("0.5.7", "--enable-dp-attention --dp-size 2", "true", True),
+        ("0.5.7", "--enable-dp-attention --dp-size 2", "0", False),
+        ("0.5.7", "--enable-dp-attention --dp-size 2 --disable-overlap-schedule", "1", False),
+        ("0.5.7", "", "1", False),
+        ("0.5.5", "--enable-dp-attention --dp-size 2", "1", False),
+        ("0.5.8", "--enable-dp-attention --dp-size 2", "1", False),
+    ],
+)
+def test_the_overlapping_worker_under_data_parallel_attention(
+    tmp_path: Path, version: str, args: str, env: str, met: bool
+) -> None:
+    """The default ids leave the defects of graphs aside."""
+    draft, target = draft_of(tmp_path / "d"), write_target(tmp_path / "t", architectures=[LLAMA])
+    given = {"SGLANG_ENABLE_SPEC_V2": env}
+    found = ask("flags.known_defect", draft, target, f"sglang=={version}", f"{GOOD} {args}", env=given)
+    assert ids_of(found) == (["overlap-dp-attention"] if met else [])
+    assert found["verdict"] == ("WARN" if met else "PASS")
+    assert not met or "upgrade to 0.5.8" in found["summary"]
 
 
 def test_the_flag_that_avoids_it_is_the_fix(tmp_path: Path) -> None:

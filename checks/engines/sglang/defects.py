@@ -1,4 +1,4 @@
-"""Known defects of SGLang releases that make the fed states differ from what the ids say, as data."""
+"""Known defects of SGLang releases that make the draft see other states than its ids say, or end it, as data."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from checks.engines.versions import Span, release, span
 
 # What a defect needs beside the release and the family; the check on the launch flags knows how to tell each.
 GRAPHS, OWN_IDS, RANKS, A2A, IMAGES = "graphs", "own ids", "ranks", "a2a", "images"
+DP, OVERLAP = "data-parallel attention", "the overlapping worker"
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,9 @@ class Defect:
     """In these releases, for these families (empty: all), this goes wrong.
 
     `needs`: what else has to hold: CUDA graphs on, ids that are not the defaults, tensor parallelism, an all-to-all
-    backend of the experts, images in the prompts. `avoided_by`: flags under which it does not happen. `confirmed`: seen
-    by running it or fixed upstream; else it was inferred from the source. `source` says how it is known.
+    backend of the experts, images in the prompts, data-parallel attention, the worker that SGLANG_ENABLE_SPEC_V2 turns
+    on. `avoided_by`: flags under which it does not happen. `confirmed`: seen by running it or fixed upstream; else it
+    was inferred from the source, or its releases from a report. `source` says how it is known.
     """
 
     id: str
@@ -136,6 +138,30 @@ DEFECTS: tuple[Defect, ...] = (
         "upgrade to 0.5.14 or later, or launch without the all-to-all backend",
         "upstream pull request 14280",
         needs=(RANKS, A2A),
+    ),
+    Defect(
+        "overlap-dp-attention",
+        span("0.5.6", "0.5.7"),
+        (),
+        "with data-parallel attention the overlapping worker extends the draft over one token a request instead of all "
+        "that were verified: accept length fell from 2.35 to 1.48 in the report",
+        "upgrade to 0.5.8 or later, or unset SGLANG_ENABLE_SPEC_V2",
+        "upstream issue 16274 and pull request 16310; the releases by reading eagle_worker_v2.py, whose extension of "
+        "the draft counts 1 token in these and steps + 1 in later ones",
+        needs=(DP, OVERLAP),
+        avoided_by=("disable-overlap-schedule",),
+    ),
+    Defect(
+        "gpt-oss-draft-graph",
+        span("0.5.13", "0.5.14"),
+        ("gpt_oss",),
+        "replaying the draft's graphs ends the server with an illegal memory access, once many running requests become "
+        "few",
+        "launch with --disable-cuda-graph to see whether it is this, and try a later release",
+        "upstream issue 28569, a reproduction on the main branch between these releases, closed without a fix",
+        confirmed=False,
+        needs=(GRAPHS,),
+        avoided_by=_NO_GRAPHS,
     ),
     _partial_sums("gpt_oss", "0.5.1", "0.5.20"),
     _partial_sums("glm4_moe", "0.5.5", "0.5.20"),
