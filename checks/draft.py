@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from checks.errors import BadConfig, CheckError, NotRunnable
 from checks.jsonfile import parse_config, read_bytes, whole
-from checks.weights import Weights, open_weights
+from checks.weights import Weights, open_weights, pickled
 
 KEY = "eagle_aux_hidden_state_layer_ids"
 IN_EAGLE_CONFIG = f"/eagle_config/{KEY}"
@@ -122,6 +125,28 @@ class Draft:
         return whole(self.flat.get("num_aux_hidden_states")) or (len(ids) if isinstance(ids, list) else 0)
 
 
+# Where checkpoints stand in a folder that is none: a trainer's runs or steps, a download's revisions.
+_BELOW = ("*", "snapshots/*")
+_LISTED = 1000
+"""Entries that are looked at: a folder named by mistake may hold a whole disk."""
+
+
+def _instead(path: Path) -> str:
+    """What to do about a folder without a checkpoint, by what stands in it."""
+    found = []
+    for pattern in _BELOW:
+        with suppress(OSError):
+            found += [item for item in islice(path.glob(pattern), _LISTED) if (item / "config.json").is_file()]
+    if found:
+        # The latest of numbered ones: 10 is after 9.
+        found.sort(key=lambda item: [(len(part), part) for part in re.findall(r"\d+|\D+", item.name)])
+        others = f", one of {len(found)} in it" if len(found) > 1 else ""
+        return f"the checkpoint is below it: name {found[-1]}{others}"
+    if name := pickled(path):
+        return f"{name[:80]} alone is no checkpoint: put the config.json of its training beside it"
+    return "name the checkpoint's folder"
+
+
 def open_draft(path: Path) -> Draft:
     """The draft at a folder, a config file or a safetensors file.
 
@@ -134,9 +159,7 @@ def open_draft(path: Path) -> Draft:
         except PermissionError:
             raise NotRunnable(f"--draft {path}: not permitted to list it; run as its owner or open its mode") from None
         if "config.json" not in names and not any(name.endswith(".safetensors") for name in names):
-            raise NotRunnable(
-                f"--draft {path}: neither config.json nor safetensors in it; name the checkpoint's folder"
-            )
+            raise NotRunnable(f"--draft {path}: neither config.json nor safetensors in it; {_instead(path)}")
         return Draft(path, path / "config.json" if "config.json" in names else None, path)
     if path.suffix == ".safetensors":
         beside = path.parent / "config.json"

@@ -14,6 +14,7 @@ from checks.engines import Engine, engines_for
 from checks.errors import CheckError, NotRunnable, UnknownLayout
 from checks.request import Request, given_path
 from checks.target import Target, open_target
+from checks.weights import pickled
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int, str], None]
@@ -123,7 +124,9 @@ class Evidence:
         """
         if need is Need.HOST and self.request.snapshot is not None and not self._has(need):
             return f"the host could not be looked at{self._unseen()}"
-        return None if self._has(need) else f"needs {_HOW[need]}"
+        if self._has(need):
+            return None
+        return f"needs {_HOW[need]}{self._as_pickle(need)}"
 
     def memo(self, key: object, make: Callable[[], T]) -> T:
         """The value for `key`, made once a run: for what several checks share. A failure is remembered as well."""
@@ -186,6 +189,17 @@ class Evidence:
             seen = self.request.snapshot
             return isinstance(seen, dict) and bool(seen) and not seen.get("error")
         return bool(self.request.log)
+
+    def _as_pickle(self, need: Need) -> str:
+        """How weights that are there, and are not read, come to be, as the end of a sentence."""
+        path = {Need.DRAFT_WEIGHTS: self._draft_path, Need.TARGET_WEIGHTS: self._target_path}.get(need)
+        name = pickled(path) if path is not None else ""
+        return (
+            f"; {name[:80]} beside it is a pickle, which may run code when it is loaded and is not read: write it once "
+            "as safetensors (torch.load with weights_only=True, then safetensors.torch.save_file)"
+            if name
+            else ""
+        )
 
     def _unseen(self) -> str:
         """Why there is a snapshot that shows nothing, as the end of a sentence."""

@@ -68,6 +68,15 @@ def open_weights(path: Path) -> Weights | None:
     return Weights(path, merged, tuple(standard or files), tuple(notes))
 
 
+def pickled(path: Path) -> str:
+    """The name of a pickled file of weights in a checkpoint's folder, or beside its config.json; "" without one."""
+    folder = path if path.is_dir() else path.parent
+    try:
+        return min((item.name for item in folder.iterdir() if item.name.endswith(PICKLES)), default="")
+    except OSError:
+        return ""
+
+
 class _Shards(Mapping[str, TensorInfo]):
     """The tensors of an index, each looked up in the header of its own shard."""
 

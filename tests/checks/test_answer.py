@@ -164,6 +164,34 @@ def test_a_cache_that_cannot_be_recognised_leaves_the_rest_standing(tmp_path: Pa
     assert report["inputs"]["cache"][0]["layout"] is None
 
 
+def test_a_folder_above_the_draft_names_the_checkpoint_below_it(tmp_path: Path) -> None:
+    write_draft(tmp_path / "runs" / "epoch_9")
+    with pytest.raises(NotRunnable, match=r"the checkpoint is below it: name \S+/runs/epoch_9$"):
+        run(draft=str(tmp_path / "runs"))
+    write_draft(tmp_path / "runs" / "epoch_10")
+    with pytest.raises(NotRunnable, match=r"name \S+/runs/epoch_10, one of 2 in it$"):
+        run(draft=str(tmp_path / "runs"))
+    write_draft(tmp_path / "hub" / "snapshots" / "0f3c")
+    with pytest.raises(NotRunnable, match=r"name \S+/hub/snapshots/0f3c$"):
+        run(draft=str(tmp_path / "hub"))
+
+
+def test_pickled_weights_alone_are_named_with_the_way_out(tmp_path: Path) -> None:
+    draft = write_draft(tmp_path / "d", tensors={})
+    for file in draft.glob("*.safetensors"):
+        file.unlink()
+    (draft / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    report, _ = run(draft=str(draft), only=["ckpt.names", "cfg.aux_ids"])
+    by_check = {item["check"]: item for item in report["findings"]}
+    assert by_check["cfg.aux_ids"]["verdict"] == "PASS"
+    assert by_check["ckpt.names"]["verdict"] == "UNKNOWN"
+    assert "pytorch_model.bin beside it is a pickle" in by_check["ckpt.names"]["summary"]
+    assert "safetensors.torch.save_file" in by_check["ckpt.names"]["summary"]
+    (draft / "config.json").unlink()
+    with pytest.raises(NotRunnable, match=r"pytorch_model\.bin alone is no checkpoint: put the config\.json"):
+        run(draft=str(draft))
+
+
 @pytest.mark.parametrize(
     ("name", "near"),
     [
