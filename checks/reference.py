@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from checks.capture_folder import Ids, Taken
+from checks.eagle3.loading import free_memory
 from checks.errors import CaptureFailed, NeedsLibrary
 from checks.jsonfile import read_config, whole
 from checks.weights import INDEX, open_weights
@@ -155,23 +156,13 @@ def _text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fits(size: int, layers: int) -> None:
     """Raises CaptureFailed when the weights in fp32, `size` bytes, would not fit in the memory that is free."""
-    free = _free_memory()
+    free = free_memory()
     if free is not None and size > SHARE * free:
         way = "fewer layers" if layers else "only its first layers, --layers K"
         raise CaptureFailed(
             f"the target's weights take {size / 2**30:.1f} GiB in fp32 and {free / 2**30:.1f} GiB are free; "
             f"run {way}, or on a machine with more memory"
         )
-
-
-def _free_memory() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
 
 
 def _libraries() -> tuple[Any, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checks import reference
 from checks.capture_folder import open_capture
 from checks.capture_run import answer
+from checks.eagle3 import loading
 from checks.errors import CaptureFailed
 from checks.reference import cut_folder, reference_states
 from checks.weights import INDEX
@@ -89,10 +89,17 @@ def test_weights_that_are_not_there_are_no_random_ones(tmp_path: Path) -> None:
         reference_states(target, [IDS], layers=3)
 
 
-def test_a_target_too_large_for_this_machine_is_refused_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"meminfo": "MemAvailable: 1024 kB\n"},
+        {"meminfo": "MemAvailable: 99999999 kB\n", "memory.max": "2097152", "memory.current": "1048576"},
+    ],
+)
+def test_a_target_too_large_for_this_machine_or_its_container_is_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(reference, "_free_memory", lambda: 1 << 20)
+    monkeypatch.setattr(loading, "_text", lambda path: held.get(path.rpartition("/")[2], ""))
     with pytest.raises(CaptureFailed, match="--layers K"):
         cut_folder(TARGET, tmp_path, 0)
 
