@@ -13,7 +13,7 @@ from typing import Callable
 
 from checks.errors import CheckError, NoSuchCheck, NotRunnable
 from checks.evidence import Evidence, Need
-from checks.finding import Finding, Verdict
+from checks.finding import ConfigFix, Finding, Verdict
 
 CheckFunction = Callable[[Evidence], Iterable[Finding]]
 
@@ -134,7 +134,15 @@ def _run_one(item: Check, evidence: Evidence, others: frozenset[str]) -> Iterato
         ]
     took = (time.monotonic() - started) / max(len(findings), 1)
     for finding in findings:
-        yield replace(finding, help=finding.help or item.help, took_s=finding.took_s or took)
+        yield replace(_proposable(finding), help=finding.help or item.help, took_s=finding.took_s or took)
+
+
+def _proposable(finding: Finding) -> Finding:
+    """The finding without a fix that no reader of the report could apply, and why there is none."""
+    if not isinstance(finding.fix, ConfigFix) or finding.fix.can_be_said:
+        return finding
+    why = "no fix is offered: config.json holds NaN or Infinity, which is no JSON; write a number or null there first"
+    return replace(finding, fix=None, summary=f"{finding.summary}; {why}")
 
 
 def _words(error: CheckError, others: frozenset[str]) -> str:

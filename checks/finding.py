@@ -34,6 +34,11 @@ class ConfigFix:
         """The `fix` object of the report."""
         return {"kind": "config", "file": self.file, "patch": list(self.patch)}
 
+    @property
+    def can_be_said(self) -> bool:
+        """Whether JSON can say it: a `test` of what holds NaN or Infinity would never hold."""
+        return _is_finite(self.patch)
+
 
 @dataclass(frozen=True)
 class FlagsFix:
@@ -46,6 +51,14 @@ class FlagsFix:
     def as_json(self) -> dict[str, Any]:
         """The `fix` object of the report."""
         return {"kind": "flags", "set": self.set, "unset": list(self.unset), "env": self.env}
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_finite(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_is_finite(item) for item in value)
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 Fix = Union[ConfigFix, FlagsFix]

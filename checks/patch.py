@@ -91,14 +91,17 @@ def join_pointer(names: Sequence[str]) -> str:
 
 
 def same(left: object, right: object) -> bool:
-    """Equality of JSON values: numbers by value, but true is not 1, and containers member by member."""
+    """Equality of JSON values: numbers by value, but true is not 1, and containers member by member.
+
+    NaN, which Python's reader takes, is itself.
+    """
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right))
-    return left == right
+    return left == right or (left != left and right != right)
 
 
 def _test(pointer: str, value: object) -> Op:

@@ -35,6 +35,20 @@ def test_a_missing_head_dim_is_the_number_the_tensors_show(tmp_path: Path) -> No
     assert ask("cfg.head_dim", fixed(draft, found))["verdict"] == "PASS"
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_of_a_config_that_is_no_json_a_fix_applies_or_is_not_offered(tmp_path: Path, odd: float) -> None:
+    """Python's reader takes NaN, and no report can carry it: a `test` of what holds it would never hold."""
+    lacking = draft_with(tmp_path / "a", {"head_dim": "absent", "initializer_range": odd}, WIDE_HEADS)
+    found = ask("cfg.head_dim", lacking)
+    assert (found["verdict"], found["fix"]) == ("FAIL", None)
+    assert "add head_dim: 8; no fix is offered: config.json holds NaN or Infinity" in found["summary"]
+    # A key beside it is tested and changed alone.
+    wrong = draft_with(tmp_path / "b", {"head_dim": 4, "initializer_range": odd}, WIDE_HEADS)
+    found = ask("cfg.head_dim", wrong)
+    assert found["fix"] is not None
+    assert ask("cfg.head_dim", fixed(wrong, found))["verdict"] == "PASS"
+
+
 def test_heads_times_head_dim_need_not_be_hidden_size(tmp_path: Path) -> None:
     assert ask("cfg.head_dim", draft_with(tmp_path / "d", {"head_dim": 8}, WIDE_HEADS))["verdict"] == "PASS"
     gpt_oss = {"hidden_size": 2880, "num_attention_heads": 64, "head_dim": 64}

@@ -52,6 +52,14 @@ def test_a_key_that_holds_the_value_needs_nothing() -> None:
     assert remove_key({}, "/a/b") == ()
 
 
+def test_several_keys_are_set_beside_a_value_that_is_no_number() -> None:
+    config = {"a": float("nan"), "b": 1}
+    ops = set_keys(config, {"/c": 2, "/b": 3})
+    assert {key: value for key, value in apply_patch(config, ops).items() if key != "a"} == {"b": 3, "c": 2}
+    assert same([float("nan")], [float("nan")])
+    assert not same(float("nan"), 1.0)
+
+
 def test_a_config_that_changed_since_is_refused() -> None:
     ops = set_key({"head_dim": 64}, "/head_dim", 128)
     with pytest.raises(PatchFailed, match="run the checks again"):
