@@ -55,9 +55,9 @@ def accept(evidence: Evidence) -> Iterable[Finding]:
     much as on the draft: a low one alone says nothing about layers, which is what the align and replay checks measure.
 
     FAIL: at least 8 decode lines in a row and every one at 1.00, or no token accepted of a thousand and more where the
-    engine prints only shares. The draft costs time and gives nothing: wrong states,
-    a wrong vocabulary map, EAGLE where EAGLE3 is needed, or a draft that did not load. Of a server that has ended, whose
-    next start may be of another config, it is a WARN, as with every check of the log but log.failure.
+    engine prints only shares. The draft costs time and gives nothing: wrong states, a wrong vocabulary map, EAGLE where
+    EAGLE3 is needed, or a draft that did not load. Of a server that has ended it is a WARN, for the next start may be
+    of another config; so with every check of the log but log.failure.
     WARN: the environment makes the server invent its acceptance; the flags ask for speculation and no line prints any;
     lengths above the ceiling of the flags, so that the log is another server's.
     INFO: the mean and range over the latest lines, or that the server runs without speculation.
