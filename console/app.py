@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from textual import work
-from textual.app import App
 from textual.filter import LineFilter
 from textual.signal import Signal
 from textual.theme import Theme
 
 from console import feeds, keys, paths, theming
+from console.crash import secrets_of
 from console.deployment import Deployment
 from console.errors import ConsoleError
 from console.glyphs import ASCII, glyphs
 from console.screens.checks import ChecksScreen
+from console.screens.crashing import CrashingApp
 from console.screens.dialogs import Question, Reading
 from console.screens.draft import DraftScreen
 from console.screens.launch import LaunchScreen
@@ -32,7 +33,7 @@ from remote.errors import HostKeyUnknown
 REDRAW_PERIOD = 0.1  # seconds; what the screens show changes at most ten times a second
 
 
-class ConsoleApp(App[None]):
+class ConsoleApp(CrashingApp):
     """The cockpit of one deployment."""
 
     CSS_PATH = "screens/app.tcss"
@@ -69,6 +70,10 @@ class ConsoleApp(App[None]):
     def on_mount(self) -> None:
         """Connect at once; the screen is there before the host answers."""
         self.connect()
+
+    def secrets(self) -> tuple[str, ...]:
+        """What a crash must not show."""
+        return secrets_of(self.deployment, self.session.last_status.argv if self.session else ())
 
     async def on_unmount(self) -> None:
         """Close the link, once no screen is left whose work could want it."""
