@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SWITCH = "switch"
 _NUMBERS = {"int": int, "float": float}
+_TYPES = (*_NUMBERS, "str", SWITCH)
 _NAMED_CHOICES = 4
 
 
@@ -178,27 +179,40 @@ async def read_flags(session: Session) -> FlagSchema:
     async with aclosing(run_on_host(session.host, session.python, request)) as steps:
         async for step in steps:
             if isinstance(step, Report):
-                return _schema(step.raw)
+                return schema_of(step.raw)
     return FlagSchema(why="the host gave no answer")
 
 
-def _schema(raw: Mapping[str, Any]) -> FlagSchema:
-    engine = raw["engine"]
-    return FlagSchema(
-        str(engine["name"]), str(engine["version"]), str(raw["where"]), str(raw["why"]), tuple(map(_flag, raw["flags"]))
-    )
+def schema_of(raw: Mapping[str, Any]) -> FlagSchema:
+    """What the host said, which may be anything: what is missing or of another kind is as if not known."""
+    engine = raw.get("engine")
+    name, version = (_text(engine, key) for key in ("name", "version"))
+    flags = tuple(_flag(item) for item in _list(raw, "flags") if _text(item, "name"))
+    why = _text(raw, "why") or ("" if flags else "the host named no flags")
+    return FlagSchema(name, version, _text(raw, "where"), why, flags)
 
 
 def _flag(raw: Mapping[str, Any]) -> KnownFlag:
+    kind = _text(raw, "type")
     return KnownFlag(
-        str(raw["name"]),
-        str(raw["default"]),
-        " ".join(str(raw["help"]).split()),
-        tuple(map(str, raw["choices"])),
-        tuple(map(str, raw["aliases"])),
-        str(raw["type"]),
-        bool(raw["many"]),
+        _text(raw, "name"),
+        _text(raw, "default"),
+        " ".join(_text(raw, "help").split()),
+        tuple(map(str, _list(raw, "choices"))),
+        tuple(map(str, _list(raw, "aliases"))),
+        kind if kind in _TYPES else "",
+        raw.get("many") is True,
     )
+
+
+def _text(raw: Any, key: str) -> str:
+    value = raw.get(key) if isinstance(raw, Mapping) else None
+    return value if isinstance(value, str) else ""
+
+
+def _list(raw: Mapping[str, Any], key: str) -> list[Any]:
+    value = raw.get(key)
+    return value if isinstance(value, list) else []
 
 
 def read_value(text: str, many: bool = False) -> Any:

@@ -73,6 +73,7 @@ LAUNCH = _keys(
     ("enter", "edit", "Change", True),
     ("slash", "search", "Search", True),
     ("o", "only_set", "Only set", True),
+    ("escape", "show_all", "Show all", False),
     ("u", "undo", "Undo", True),
     ("b", "last_good", "Last good", True),
 )

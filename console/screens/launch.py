@@ -29,9 +29,9 @@ from console.widgets.steps import Steps
 class LaunchScreen(ConsoleScreen):
     """Every flag that the engine on the host has, read from its own source. Enter changes one, u takes that back.
 
-    / finds flags by words of their names and help, o shows only what is set. What the engine would refuse is marked,
-    and so is what a check of flags.* found. R restarts; the timeline shows each phase with its time, and where it
-    stands if it fails. b goes back to the last configuration that served well.
+    / finds flags by words of their names and help, o shows only what is set, Esc shows all again. What the engine
+    would refuse is marked, and so is what a check of flags.* found. R restarts; the timeline shows each phase with its
+    time, and where it stands if it fails. b goes back to the last configuration that served well.
     """
 
     CSS_PATH = "launch.tcss"
@@ -115,7 +115,7 @@ class LaunchScreen(ConsoleScreen):
         if schema.flags:
             title.append(f"{schema.label} has {len(schema.flags)}")
         if self._words:
-            title.append(f"/{self._words}/ finds {len(shown)}")
+            title.append(f"/{self._words}/ finds {len(shown)}, Esc shows all")
         panel.border_title = Content(one_line(" – ".join(title)))
         refused = sum(bool(row.problem) for row in self._rows)
         notes = [
@@ -171,7 +171,8 @@ class LaunchScreen(ConsoleScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Grey what cannot be done now."""
         free = self.session is not None and not self.console_app.read_only and not self.cockpit.timeline.busy
-        possible = {"edit": free, "undo": bool(self.cockpit.overrides), "last_good": free}
+        filtered = bool(self._words) or self._only_set
+        possible = {"edit": free, "undo": bool(self.cockpit.overrides), "last_good": free, "show_all": filtered}
         return True if possible.get(action, True) else None
 
     @work(exclusive=True, group="flag")
@@ -229,6 +230,11 @@ class LaunchScreen(ConsoleScreen):
     def action_only_set(self) -> None:
         """Show only what is set, or every flag."""
         self._only_set = not self._only_set
+        self._draw_plan()
+
+    def action_show_all(self) -> None:
+        """Show every flag again."""
+        self._words, self._only_set = "", False
         self._draw_plan()
 
     def action_last_good(self) -> None:

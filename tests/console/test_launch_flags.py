@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from console.checking import Found
 from console.deployment import Deployment, ModelSpec, ServerSpec
 from console.embedded import Embedded
-from console.flags import FlagSchema, KnownFlag, problems_of, read_value, rows_of, shown_value
+from console.flags import FlagSchema, KnownFlag, problems_of, read_value, rows_of, schema_of, shown_value
 from console.launch import plan_launch
 from console.screens.dialogs import Line
 from console.screens.flagwords import about_content, flag_findings
@@ -37,9 +37,35 @@ SCHEMA = FlagSchema(
 )
 
 
+NAMES = {field.name for kind in (KnownFlag, FlagSchema) for field in fields(kind)}
+
+
 def deployment(**args: Any) -> Deployment:
     server = ServerSpec(args={key.replace("_", "-"): value for key, value in args.items()}, env={"A_TOKEN": "x"})
     return Deployment("d", model=ModelSpec("/t", "/d"), server=server)
+
+
+# -- what a host says --------------------------------------------------------------------------------------------
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(NAMES)), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(NAMES)), JSON))
+def test_whatever_a_host_says_of_its_flags_is_a_list_of_flags(raw: dict[str, Any]) -> None:
+    schema = schema_of(raw)
+    assert all(flag.name and flag.problem("x") is not None for flag in schema.flags)
+    assert schema.flags or schema.why
+    assert schema.problem("x", 1) is not None and rows_of(deployment(), plan_launch(deployment()), {}, schema)
+
+
+def test_a_flag_of_which_the_host_says_only_the_name_is_still_a_flag() -> None:
+    schema = schema_of({"flags": [{"name": "port"}, {"default": "1"}, "x", None, {"name": "tp", "type": ["int"]}]})
+    assert schema.flags == (KnownFlag("port"), KnownFlag("tp"))
 
 
 # -- what is known of a flag -------------------------------------------------------------------------------------
@@ -193,7 +219,7 @@ async def test_the_flags_are_those_of_the_engine_on_the_host_with_help_and_choic
     assert flags is not None and flags.where.endswith("console/demo/engine") and len(flags.flags) == 24
     at(driver, "dtype")
     await driver.until_shown("one of", "float32", "accepted; it computes in")
-    assert driver.session.host.commands[-1].argv[-1].endswith(".pyz")
+    assert any(command.argv[-1].endswith(".pyz") for command in driver.session.host.commands)
 
 
 async def test_a_value_that_the_engine_would_refuse_takes_a_second_enter_and_is_marked(driver: Driver) -> None:
@@ -249,6 +275,20 @@ async def test_flags_are_found_by_words_and_only_what_is_set_can_be_shown(driver
     await driver.press("o")
     await driver.until(lambda: "mem-fraction-static" not in driver.text)
     assert "enable-metrics" in driver.text
+
+
+async def test_escape_shows_every_flag_again(driver: Driver) -> None:
+    assert not driver.app.screen.check_action("show_all", ())
+    await driver.press("slash")
+    await driver.until(lambda: isinstance(driver.app.screen, Line), "the line to type")
+    await driver.press(*"nowhere", "enter")
+    await driver.until_shown("/nowhere/ finds 0", "Esc shows all")
+    await driver.press("escape")
+    await driver.until_shown("mem-fraction-static")
+    await driver.press("o")
+    await driver.until(lambda: "mem-fraction-static" not in driver.text)
+    await driver.press("escape")
+    await driver.until_shown("mem-fraction-static")
 
 
 async def test_a_finding_marks_its_flag(driver: Driver) -> None:
