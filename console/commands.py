@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from console.deployment import Deployment, deployment_names, load_deployment
 from console.errors import ConsoleError, DraftError, NotRun, Refused, UsageError
 from console.exits import Exit
-from console.masking import mask_argv
-from console.paths import cause_file, config_dir
+from console.paths import config_dir
 from console.plain import one_line, plain
 
 if TYPE_CHECKING:
@@ -348,103 +347,7 @@ async def _tail_host(args: argparse.Namespace) -> None:
                 _print_events(batch, args.json)
 
 
-# -- server ------------------------------------------------------------------------------------------------------------
-
-
-def status(args: argparse.Namespace) -> Exit:
-    """`console status`."""
-    return _awaited(_status(args))
-
-
-async def _status(args: argparse.Namespace) -> Exit:
-    async with opened(args) as session:
-        seen = await session.status()
-        argv = list(mask_argv(seen.argv))
-        differences = [{"flag": item.key, "file": item.planned, "running": item.running} for item in seen.differences]
-        if args.json:
-            keys = ("phase", "pid", "url", "healthy", "engine", "since", "note")
-            print(
-                json.dumps(
-                    {**{key: getattr(seen, key) for key in keys}, "argv": argv, "differences": differences}, indent=1
-                )
-            )
-            return Exit.OK
-        say(
-            f"{session.deployment.name} on {session.host.name}: {seen.phase}"
-            + (f", {seen.engine}" if seen.engine else "")
-        )
-        if seen.pid:
-            say(f"  process {seen.pid} at {seen.url}: {' '.join(argv)}")
-        if seen.note:
-            say(f"  {seen.note}")
-        for line in await _to_put_back(session):
-            say(f"  {line}")
-        for item in differences:
-            say(f"  --{item['flag']}: runs with {item['running'] or '–'}, the file says {item['file'] or '–'}")
-    return Exit.OK
-
-
-async def _to_put_back(session: Session) -> list[str]:
-    """What is to run here again, where another command line stands in for it; nothing where none does."""
-    from remote.interim import pending
-
-    left = await pending(session.host, session.deployment.server.port)
-    if left is None:
-        return []
-    names = f", with {', '.join(left.env_names)} in its environment" if left.env_names else ""
-    how = "the host could not put it back" if left.failed else "the host puts it back when that is over"
-    return [
-        f"since {moment(left.since)} another command stands in, for {left.who}; {how}",
-        f"to go back by hand, stop it and run: {' '.join(mask_argv(left.argv))}{names}; then remove {left.file}",
-    ]
-
-
-def start(args: argparse.Namespace) -> Exit:
-    """`console start`."""
-    return _awaited(_change_server(args))
-
-
-async def _change_server(args: argparse.Namespace) -> Exit:
-    async with opened(args) as session:
-        seen, plan = await session.status(), session.plan()
-        lines = []
-        if args.command in ("stop", "restart") and seen.up:
-            lines.append(f"stop process {seen.pid}: {' '.join(mask_argv(seen.argv))}")
-        if args.command in ("start", "restart"):
-            lines.append(f"start: {plan.shown}")
-            lines += [
-                f"  --{item.key}: {item.running or 'absent'} → {item.planned or 'absent'}" for item in plan.changes
-            ]
-        if args.command == "restart" and args.last_good:
-            good = await session.runs.last_good(session.deployment.name)
-            lines[-1] = f"start as run {good.id} did" if good else "no run has served well yet"
-        if args.dry_run:
-            say("\n".join(lines) or "nothing to do")
-            return Exit.OK
-        note("\n".join(lines))
-        await agreed(args, f"{args.command} {session.deployment.name} on {session.host.name}?")
-        if args.command == "stop":
-            await session.stop(args.why, tell_step)
-            say(f"{session.deployment.name} stopped")
-            return Exit.OK
-        if args.command == "start":
-            begun = await session.start(args.why, tell_step)
-        else:
-            cause = None if args.last_good else await _cause(session)
-            begun = await session.restart(args.why, tell_step, last_good=args.last_good, finding=cause)
-            cause_file(session.deployment.name).unlink(missing_ok=True)
-        say(f"{session.deployment.name} is ready: run {begun.id}, process {begun.pid}")
-    return Exit.OK
-
-
-async def _cause(session: Session) -> Mapping[str, Any] | None:
-    """The finding for whose fix an earlier `console draft write` wrote the config as it is now."""
-    try:
-        kept = json.loads(cause_file(session.deployment.name).read_text("utf-8"))
-        found = kept["finding"] if kept["sha256"] == await session.snapshot() else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found if isinstance(found, dict) else None
+# -- the rest ----------------------------------------------------------------------------------------------------------
 
 
 def moment(seconds: float) -> str:
@@ -468,11 +371,9 @@ HANDLERS: dict[str, Callable[[argparse.Namespace], Exit]] = {
     "demo": demo,
     "check": check,
     "tail": tail,
-    "status": status,
-    "start": start,
-    "stop": start,
-    "restart": start,
-    **{f"runs_{name}": _in("runs_commands", name) for name in ("list", "show", "compare")},
+    **{name: _in("server_commands", name) for name in ("status", "start", "stop", "restart")},
+    "runs_list": _in("server_commands", "runs_list"),
+    **{f"runs_{name}": _in("runs_commands", name) for name in ("show", "compare")},
     "bench": _in("bench_commands", "bench"),
     "sweep": _in("bench_commands", "sweep"),
     "capture": _in("capture_commands", "capture"),

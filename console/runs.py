@@ -179,6 +179,11 @@ class RunHistory:
         rows = await self._do(lambda db: db.execute(query, (deployment, pid)).fetchall())
         return _run(rows[0]) if rows else None
 
+    async def starting(self, deployment: str) -> Runs:
+        """The runs of this deployment that began and were not seen ready or ended."""
+        query = "SELECT * FROM runs WHERE deployment = ? AND state = ? AND ended IS NULL ORDER BY id"
+        return await self._do(lambda db: [_run(row) for row in db.execute(query, (deployment, STARTING))])
+
     async def last_good(self, deployment: str) -> Run | None:
         """The newest run of the deployment that served well."""
         return next((run for run in await self.list(deployment) if run.served_well), None)

@@ -17,11 +17,12 @@ from console.errors import ConsoleError, DeploymentError, Refused
 from console.following import follow_events
 from console.launch import LaunchPlan, ServerStatus, engine_part, flags_of, with_secrets
 from console.paths import history_file
-from console.runs import Run, RunHistory, sha_of
+from console.runs import FAILED, READY, STOPPED, Run, RunHistory, sha_of
 from console.server import Server
 from console.serving import Serving
+from console.startup import HEALTH, healthy
 from console.wiring import Wiring, ids_in, ids_key, read_wiring, served_by_ids
-from remote import files
+from remote import files, server
 from remote.errors import PermissionDenied, RemoteError
 from remote.host import home, open_host
 from remote.server import STATE
@@ -33,10 +34,15 @@ if TYPE_CHECKING:
     from console.deployment import Deployment
     from console.startup import OnStep
     from remote.host import Host, Trust
+    from remote.server import ServerRecord
 
 STAGED = "~/.cache/eagle-console/staged"
 """Where a staged config is put on the host for the `cfg` checks to read."""
 _CONFIG_LIMIT = 1 << 22
+_LAUNCH_S = 120.0
+"""A launch says its process well within this; a run that has none by then never had one."""
+_LOOKS = 16
+"""How often, half a second apart, to see whether a server that was told to stop has ended."""
 
 
 class Session:
@@ -58,6 +64,11 @@ class Session:
         self._findings: list[dict[str, Any]] = []
         self._restarted = False
         """Whether the server began another life since the wiring was checked last."""
+        self._changing = False
+        self._told: tuple[ServerRecord, Run | None] | None = None
+        """The server that was told to stop since the lock was taken last, and its run."""
+        self._launched: ServerRecord | None = None
+        """The server whose launch an interruption met."""
 
     @classmethod
     async def open(cls, deployment: Deployment, *, trust: Trust | None = None, read_only: bool = False) -> Session:
@@ -99,8 +110,71 @@ class Session:
         return self.server.last
 
     async def status(self) -> ServerStatus:
-        """Look at the server: record, process, port, health. The running command line wins over the file."""
-        return await self.server.look()
+        """Look at the server: record, process, port, health. The running command line wins over the file.
+
+        A run that an interrupted command left at `starting` is settled by what is seen.
+        """
+        seen = await self.server.look()
+        if not self._changing:
+            await self._settle(seen)
+        return seen
+
+    async def _settle(self, seen: ServerStatus) -> None:
+        """Close runs at `starting` that start no more. A server counts as ready when it answers as a start awaits."""
+        if not self.runs.path.exists():
+            return
+        for run in await self.runs.starting(self.deployment.name):
+            if run.pid is not None and run.pid == seen.pid:
+                if seen.healthy and await healthy(self.host, self.deployment.server.url, HEALTH):
+                    note = "nobody waited for it; found ready"
+                    await self.runs.update(run.id, state=READY, ready=time.time(), note=note)
+            elif await self._is_over(run):
+                note = "the command that started it was interrupted; found ended"
+                await self.runs.update(run.id, state=FAILED, ended=time.time(), note=note)
+
+    async def _is_over(self, run: Run) -> bool:
+        if run.pid is None:
+            return time.time() - run.started > _LAUNCH_S
+        records = await server.recorded(self.host)
+        record = next((item for item in records if item.pid == run.pid), None)
+        return record is None or not (await server.status(self.host, record)).alive
+
+    async def aftermath(self, command: str, before: int | None) -> str:
+        """After an interrupted start, stop or restart: what the server is now, and what to do next.
+
+        `before` is the process that ran when the command began. Raises ConsoleError, remote's errors.
+        """
+        name, again = self.deployment.name, "stopped and not started again" if command == "restart" else "stopped"
+        if self._told is not None:
+            record, run = self._told
+            for _ in range(_LOOKS):
+                if not (await server.status(self.host, record)).alive:
+                    break
+                await asyncio.sleep(0.5)
+            else:
+                return (
+                    f"process {record.pid} was being stopped and still runs; see console status {name}, "
+                    f"and when it stays: console stop {name}"
+                )
+            if run is not None:
+                await self.runs.update(run.id, state=STOPPED, ended=time.time(), note="stopped: interrupted")
+        if self._launched is not None:
+            self.server.record = self._launched
+            for begun in (await self.runs.starting(name))[-1:]:
+                await self.runs.update(begun.id, pid=self._launched.pid)
+        seen = await self.status()
+        if not seen.up:
+            wrong = f" ({seen.note})" if seen.phase == "crashed" and self._told is None else ""
+            how = again if before and command != "start" else "not started"
+            return f"the server was {how}{wrong}; start it: console start {name}"
+        if seen.pid == before:
+            return f"nothing was changed: process {seen.pid} runs on; try again: console {command} {name}"
+        if seen.healthy:
+            return f"the server is up as process {seen.pid}; nothing is left to do but to look: console status {name}"
+        return (
+            f"process {seen.pid} is starting and goes on without this command; "
+            f"see when it is ready: console status {name}; or stop it: console stop {name}"
+        )
 
     def plan(self, overrides: Mapping[str, Any] | None = None) -> LaunchPlan:
         """The exact command that would run, and its difference from the process `status` saw last.
@@ -140,7 +214,8 @@ class Session:
             if (await self.status()).up:
                 raise Refused(f"it runs already (process {self.last_status.pid}); restart it, or stop it first")
             self._restarted = True
-            return await self.server.start(reason, step, self.plan(overrides), await self.snapshot(), None)
+            snapshot = await self.snapshot()
+            return await self.server.start(reason, step, self.plan(overrides), snapshot, None, self._launch)
 
     async def stop(self, reason: str, on_step: OnStep | None = None) -> None:
         """Stop the server; only a process proven to be it is signalled. Raises Refused, remote's errors."""
@@ -148,7 +223,30 @@ class Session:
         async with self.server_lock("stop the server", step):
             if not (await self.status()).up:
                 raise Refused("no server of this deployment runs")
-            await self.server.stop(reason, step)
+            await self._stop(reason, step)
+
+    async def _launch(self, spec: server.ServerSpec) -> ServerRecord:
+        work = asyncio.ensure_future(server.start(self.host, spec))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # Cut short, it could leave a process that nobody knows of.
+            self._launched = await work
+            raise
+
+    async def _stop(self, reason: str, step: OnStep) -> None:
+        record = self.server.record
+        if record is None:
+            return
+
+        def heard(name: str, detail: str) -> None:
+            # From here on it is told to end, whether or not anybody waits for that.
+            if name == "stop":
+                self._told = (record, run)
+            step(name, detail)
+
+        run = await self.runs.current(self.deployment.name, record.pid)
+        await self.server.stop(reason, heard)
 
     async def restart(
         self,
@@ -170,8 +268,8 @@ class Session:
                 plan = await self._return_to_good(plan, step)
             self._restarted = True
             if self.last_status.up:
-                await self.server.stop(reason, step)
-            run = await self.server.start(reason, step, plan, await self.snapshot(), cause)
+                await self._stop(reason, step)
+            run = await self.server.start(reason, step, plan, await self.snapshot(), cause, self._launch)
         self.draft.finding = None
         return run
 
@@ -200,9 +298,18 @@ class Session:
     @asynccontextmanager
     async def server_lock(self, action: str, step: OnStep) -> AsyncIterator[None]:
         """Hold what is changed while the server is started, stopped or replaced. Raises Refused (read-only), Busy."""
+        self._refuse_read_only(action)
         step("lock", self.host.name)
         async with self._locked(f"{STATE}/locks/server-{self.deployment.server.port}.lock", action):
-            yield
+            self._changing, self._told, self._launched = True, None, None
+            try:
+                yield
+            finally:
+                self._changing = False
+
+    def _refuse_read_only(self, action: str) -> None:
+        if self.read_only:
+            raise Refused(f"read-only: it was asked to {action}, and the console was opened to change nothing")
 
     @asynccontextmanager
     async def _draft_lock(self, action: str) -> AsyncIterator[None]:
@@ -212,8 +319,7 @@ class Session:
     @asynccontextmanager
     async def _locked(self, path: str, action: str) -> AsyncIterator[None]:
         """Hold the lock of what is about to be changed; others see who holds it. Raises Refused, Busy."""
-        if self.read_only:
-            raise Refused(f"read-only: it was asked to {action}, and the console was opened to change nothing")
+        self._refuse_read_only(action)
         async with files.lock(self.host, path, who(action)):
             yield
 
