@@ -12,9 +12,9 @@ from console.errors import ConsoleError, DeploymentError, NotRun, Refused, Start
 from console.launch import LaunchPlan, ServerStatus, argv_differences, ceiling_of, flags_of, plan_launch
 from console.measure import run_values
 from console.runs import FAILED, READY, STOPPED, Run, RunHistory
-from console.startup import OnStep, Stopwatch, await_ready, healthy
+from console.startup import OnStep, Stopwatch, await_ready
 from remote import http, process, server
-from remote.errors import RemoteError
+from remote.errors import BadResponse, NotListening, RemoteError, TimedOut
 
 if TYPE_CHECKING:
     from console.deployment import Deployment
@@ -28,10 +28,26 @@ Launch = Callable[[server.ServerSpec], "Awaitable[ServerRecord]"]
 
 # Answered without a generation, in the order to try: SGLang 0.5.20 and newer, then all of SGLang, then vLLM.
 _LIGHT_HEALTH = ("/ready", "/get_model_info", "/v1/models")
+_OPEN_HEALTH = ("/health",)
+"""Answered without the API key that a server wants; it may cost a generation."""
 _INFO = ("/server_info", "/get_server_info")
+_NO_KEY = (401, 403)
 _LIGHT_TIMEOUT = 5.0
 _RESCAN_S = 60.0
 """How often the records on the host are read again while nothing listens: a start by another console shows late."""
+
+
+def api_key(deployment: Deployment, argv: Sequence[str]) -> str:
+    """The key that a server of this command line wants, as it or else the deployment says; "" where neither does."""
+    spec = deployment.server
+    given = (
+        flags_of(deployment, argv).get("api-key"),
+        *(value for key, value in spec.args.items() if key.lstrip("-").replace("_", "-") == "api-key"),
+        spec.env.get("VLLM_API_KEY") if spec.engine_name == "vllm" else None,
+    )
+    firsts = (value[0] if isinstance(value, (list, tuple)) and value else value for value in given)
+    # A masked or broken one cannot stand in a header.
+    return next((key for key in firsts if isinstance(key, str) and key.isascii() and key.isprintable() and key), "")
 
 
 class Server:
@@ -48,6 +64,9 @@ class Server:
         self._scanned = float("-inf")
         self._engine: tuple[int, str] = (0, "")
         self._light_health = ""
+        self._key = ""
+        self._locked = 0
+        """The process that refused us for want of a key: it is asked no more, each refusal is a line in its log."""
 
     # -- looking -----------------------------------------------------------------------------------------------
 
@@ -74,7 +93,8 @@ class Server:
         record = seen.record
         argv = record.cmdline or record.argv
         ours = record.file != "" or self._belongs(argv)
-        up = ours and await self._answers()
+        self._key = api_key(self.deployment, argv)
+        up = ours and await self._answers(record.pid)
         self._serving.ceiling = ceiling_of(flags_of(self.deployment, argv)) or self._serving.ceiling
         self.last = ServerStatus(
             phase=self._phase(up) if ours else "foreign",
@@ -86,7 +106,7 @@ class Server:
             engine=await self._engine_label(record.pid) if up else "",
             since=record.started_at or None,
             differences=self._differences(argv) if ours else (),
-            note="" if ours else f"process {record.pid} owns port {record.port} and is not this deployment's server",
+            note=self._note(record, ours),
         )
         return self.last
 
@@ -167,14 +187,37 @@ class Server:
         except DeploymentError:
             return ()
 
-    async def _answers(self) -> bool:
+    def _note(self, record: ServerRecord, ours: bool) -> str:
+        if not ours:
+            return f"process {record.pid} owns port {record.port} and is not this deployment's server"
+        if self._locked != record.pid:
+            return ""
+        why = "refuses the API key known here" if self._key else "wants an API key"
+        return f"it {why}, so it is not asked for its version; set api-key in [server.args]"
+
+    async def _answers(self, pid: int) -> bool:
         """Whether it is healthy, asked without costing it a generation; the path that it knows is remembered."""
-        url = self.deployment.server.url
-        for path in [self._light_health] if self._light_health else _LIGHT_HEALTH:
-            if await healthy(self.host, url, path, _LIGHT_TIMEOUT):
+        known = (self._light_health,) if self._light_health else _LIGHT_HEALTH
+        for path in _OPEN_HEALTH if self._locked == pid else known:
+            answer = await self._get(path, pid)
+            if answer is not None and answer.ok:
                 self._light_health = path
                 return True
+            if self._locked == pid and path not in _OPEN_HEALTH:
+                return await self._answers(pid)
         return False
+
+    async def _get(self, path: str, pid: int) -> http.Response | None:
+        """The answer to a light question; None where none came. Who has no right to ask is remembered."""
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else None
+        url = self.deployment.server.url.rstrip("/") + path
+        try:
+            answer = await http.request(self.host, "GET", url, headers=headers, timeout=_LIGHT_TIMEOUT)
+        except (NotListening, TimedOut, BadResponse):
+            return None
+        if answer.status in _NO_KEY:
+            self._locked = pid
+        return answer
 
     def _phase(self, up: bool) -> str:
         said = self._serving.phase
@@ -187,12 +230,12 @@ class Server:
             return self._engine[1]
         name = self.deployment.server.engine_name
         for path in _INFO:
+            if self._locked == pid:
+                break
+            answer = await self._get(path, pid)
             try:
-                answer = await http.get(
-                    self.host, self.deployment.server.url.rstrip("/") + path, timeout=_LIGHT_TIMEOUT
-                )
-                info = answer.json() if answer.ok else None
-            except RemoteError:
+                info = answer.json() if answer is not None and answer.ok else None
+            except BadResponse:
                 continue
             if isinstance(info, dict):
                 self._engine = (pid, f"{info.get('engine') or name} {info.get('version') or ''}".strip())
