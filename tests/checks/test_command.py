@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -153,10 +154,11 @@ def test_a_signal_is_a_quiet_end(tmp_path: Path, sent: signal.Signals, code: int
 
 
 def _wait_until_it_reads(process: subprocess.Popen[bytes]) -> None:
-    """Until the process sleeps in a read of its stdin: then everything before that is done."""
-    handlers = 0
-    wanted = 1 << (signal.SIGTERM - 1)
-    while not handlers & wanted:
+    """Until the process sleeps in the read of its stdin: a signal just before the read would not end the read."""
+    wanted, reading = 1 << (signal.SIGTERM - 1), False
+    while not reading:
         assert process.poll() is None
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        handlers = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        status = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
+        reading = bool(int(status["SigCgt"][0], 16) & wanted) and status["State"][0] == "S"
+        time.sleep(0.01)
