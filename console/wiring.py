@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 OK, BAD, UNKNOWN = "ok", "bad", "unknown"
@@ -50,6 +50,10 @@ class Wiring:
     engine: str = ""
     verdict: str = ""
     """The verdict of the finding these come from; empty where they are only set side by side."""
+    since: str = ""
+    """When the running server was started, where it has, or may have, another config than the one on disk."""
+    after: tuple[int, ...] | None = None
+    """With `since`: what would be fed after a restart, by the config on disk."""
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -64,8 +68,11 @@ class Wiring:
     def state(self) -> str:
         """`ok` when every slot is right, `bad` when one is wrong or the counts differ, else `unknown`.
 
-        A finding that does not condemn what looks wrong, or acquit what looks right, leaves it unknown.
+        A finding that does not condemn what looks wrong, or acquit what looks right, leaves it unknown. So does a
+        server whose config is not the one on disk, where it is fed what is right: it is not after the next restart.
         """
+        if self.since and self.served is not None and self.served == self.trained:
+            return UNKNOWN
         if self.verdict == "FAIL":
             return BAD
         if self.trained is None or self.served is None or self.verdict == "UNKNOWN":
@@ -79,7 +86,8 @@ def read_wiring(findings: Sequence[Mapping[str, Any]]) -> Wiring:
     """The wiring that a report's findings speak of; an unknown wiring when they name none.
 
     Of several engines or caches, the one that is worst off. Reads the evidence of `align.engine_pair`
-    (`engine_states`, `trained_states`, `source`, `trained_by`), and the number of layers from `cfg.aux_ids`.
+    (`engine_states`, `trained_states`, `source`, `trained_by`, and `running` where the server that runs was started
+    with another config), and the number of layers from `cfg.aux_ids`.
     """
     n = next((layers for item in findings if isinstance(layers := _evidence(item).get("layers"), int)), None)
     pairs = [item for item in findings if item.get("check") == "align.engine_pair"]
@@ -87,7 +95,7 @@ def read_wiring(findings: Sequence[Mapping[str, Any]]) -> Wiring:
     if worst is None:
         return Wiring(n)
     facts = _evidence(worst)
-    return Wiring(
+    found = Wiring(
         n,
         _states(facts.get("trained_states")),
         _states(facts.get("engine_states")),
@@ -96,6 +104,21 @@ def read_wiring(findings: Sequence[Mapping[str, Any]]) -> Wiring:
         str(worst.get("engine") or ""),
         str(worst.get("verdict") or ""),
     )
+    running = facts.get("running")
+    return _as_served(found, running) if isinstance(running, Mapping) else found
+
+
+def _as_served(found: Wiring, running: Mapping[str, Any]) -> Wiring:
+    """What the running server feeds in place of what the config on disk says.
+
+    Where that is not known, a wrong config on disk stays wrong, and a right one is not called served.
+    """
+    served = _states(running.get("states"))
+    if served is None and found.state == BAD:
+        return found
+    source = found.source if served is not None else ""
+    since = str(running.get("server_started") or "its start")
+    return replace(found, served=served, source=source, since=since, after=found.served)
 
 
 def served_by_ids(findings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:

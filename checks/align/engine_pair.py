@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from checks.align.running import RESTART, Running, nameless, running
 from checks.align.wording import listed, place
 from checks.catalog import check
 from checks.evidence import Evidence, Need
@@ -13,6 +14,7 @@ from checks.naming import name_slots
 from checks.wiring import (
     BELIEF,
     SIDE_FILE,
+    UNKNOWN,
     Fed,
     Trained,
     config_fix,
@@ -42,6 +44,9 @@ def engine_pair(evidence: Evidence) -> Iterator[Finding]:
     - an engine that was assumed, neither named nor found: FAIL becomes WARN, PASS becomes UNKNOWN.
     - ids that this engine cannot serve (a state its loop never reaches, duplicates): FAIL.
     - a rule that could not be read, or a cache whose states nothing tells: UNKNOWN, with what would decide.
+    - a running server that was started with another config than the one on disk, by its content or by the time it was
+      written: what is right on disk is right after a restart, and UNKNOWN for what is served; FAIL where the config
+      of its start is known, or a capture of this life of the server, and it feeds other states than the cache holds.
 
     The fix holds the ids under which this engine feeds the trained states, found by running its
     rule over candidates. Where no ids can (the engine always feeds in ascending order, and cannot reach every state),
@@ -57,6 +62,8 @@ def engine_pair(evidence: Evidence) -> Iterator[Finding]:
 
 def _judge(evidence: Evidence, cache: Any, engine: Any) -> Finding:
     fed, trained = fed_states(evidence, engine), trained_states(evidence, cache)
+    if nameless(evidence, cache):
+        trained = Trained(None, UNKNOWN, "only what the running server feeds is captured, and not under which ids")
     facts: dict[str, Any] = {
         "configured_ids": fed.ids,
         "engine_states": list(fed.states) if fed.states is not None else None,
@@ -66,6 +73,9 @@ def _judge(evidence: Evidence, cache: Any, engine: Any) -> Finding:
         "trained_by": trained.how,
         **place(evidence, cache),
     }
+    now = running(evidence, engine)
+    if now is not None:
+        facts["running"] = now.as_json()
     if fed.problem:
         facts["problem"] = fed.problem
     if engine.differs:
@@ -81,6 +91,8 @@ def _judge(evidence: Evidence, cache: Any, engine: Any) -> Finding:
             engine=engine.label,
         )
     verdict, summary, fix = _compare(evidence, cache, engine, fed, trained, facts)
+    if now is not None:
+        verdict, summary = _as_served(engine, now, trained, verdict, summary, facts)
     summary += f"; {engine.differs}" if engine.differs else ""
     return Finding(ID, verdict, summary, facts, fix, engine=engine.label)
 
@@ -94,9 +106,9 @@ def _compare(
         fix = config_fix(evidence, engine, trained.states)
         return _assumed(engine, Verdict.FAIL), f"{feeds}; {fed.problem}; {trained.words}", fix
     if trained.states is None:
-        decides = "a capture from the engine, or the trainer's record of the states, decides"
+        decides = "a capture from the engine, or the trainer's record of the states"
         facts["needs"] = [decides]
-        return Verdict.UNKNOWN, f"{feeds}; what the cache holds is not known: {trained.why}; {decides}", None
+        return Verdict.UNKNOWN, f"{feeds}; what the cache holds is not known: {trained.why}; needs {decides}", None
     if trained.how in (SIDE_FILE, BELIEF) and (differing := _numbers_differ(evidence, cache, fed)):
         # The claim may say what is served; the numbers of the two say they are not the same.
         facts["unlike_served"] = differing
@@ -121,6 +133,24 @@ def _compare(
     verdict = Verdict.WARN if trained.how == BELIEF else Verdict.FAIL
     unfit = "" if fix is not None else "; no ids make this engine feed them in this order"
     return _assumed(engine, verdict), f"{feeds}; {trained.words}{unfit}", fix
+
+
+def _as_served(
+    engine: Any, now: Running, trained: Trained, verdict: Verdict, summary: str, facts: dict[str, Any]
+) -> tuple[Verdict, str]:
+    """The verdict on what is served, where that is not what the config on disk says."""
+    known = trained.states is not None and trained.how != BELIEF
+    if now.states is not None and known and now.states != trained.states:
+        facts["offsets"] = offsets(trained.states or (), now.states)
+        after = f"right ({summary})" if verdict is Verdict.PASS else summary
+        served = f"the running server feeds {listed(now.states)}, {trained.words}: {now.words}"
+        return _assumed(engine, Verdict.FAIL), f"{served}; after a restart: {after}"
+    if verdict is Verdict.PASS and now.states is None:
+        facts["needs"] = [RESTART]
+        return Verdict.UNKNOWN, f"after a restart: right ({summary}); {now.words}"
+    if now.states is not None:
+        return verdict, f"after a restart: {summary}; the running server feeds {listed(now.states)}: {now.words}"
+    return verdict, f"after a restart: {summary}; {now.words}"
 
 
 def _assumed(engine: Any, verdict: Verdict) -> Verdict:

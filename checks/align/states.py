@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from checks.align.running import RESTART, Running, running
 from checks.align.wording import place
 from checks.capture_ranks import NO_FUSION, differences
 from checks.catalog import check
@@ -13,6 +14,7 @@ from checks.evidence import Evidence, Need
 from checks.finding import Finding, FlagsFix, Verdict
 from checks.naming import NamedSlot, Naming, engine_capture, name_served, name_slots, number
 from checks.nearest import ROUNDING, STRAY
+from checks.ops.loaded import captured_since
 from checks.trainers import trainers_with_default
 from checks.wiring import config_fix, configured_ids, fed_states, judged_engines, offsets
 
@@ -37,7 +39,9 @@ def states(evidence: Evidence) -> Iterator[Finding]:
     the same numbers as their state are also moved by a token either way: rows that then fit much better are FAIL.
 
     The found states are held against what the engine feeds: measured, where an engine capture is there too; else by
-    its rule for the configured ids; without an engine, against what the cache claims. Different: FAIL, with how many
+    its rule for the configured ids; without an engine, against what the cache claims. A running server that was started
+    with another config than the one on disk feeds what that one says: where it is not known, nor captured in this life
+    of the server, what agrees does so after a restart, and is UNKNOWN. Different: FAIL, with how many
     layers late or early each slot is. No state fits, for another target, another basis or partial sums: FAIL, and no
     ids are suggested. A right wiring with a wrong claim, or with rows here and there that lie off the state of the
     others: WARN. A slot that lies beyond a capture of only the first layers: UNKNOWN.
@@ -100,6 +104,8 @@ class _Expected:
     engine: Any = None
     note: str = ""
     served: dict[str, Any] = field(default_factory=dict)
+    restart: Running | None = None
+    """Where the states are those after a restart: what the running server has instead."""
 
 
 _WEIGHT = [Verdict.PASS, Verdict.WARN, Verdict.UNKNOWN, Verdict.FAIL]
@@ -137,6 +143,10 @@ def _against_all(evidence: Evidence, cache: Any, naming: Naming) -> Finding:
     if found is not None and evidence.target is not None:
         facts["default_of"] = [item.label for item in trainers_with_default(found, evidence.target.n)]
     verdict, words = _with_claim(cache, found, expected, verdict, words, facts)
+    if expected.restart is not None:
+        words = f"after a restart: {words}; {expected.restart.words}"
+        if verdict is Verdict.PASS:
+            verdict, facts["needs"] = Verdict.UNKNOWN, [RESTART]
     if expected.note:
         words += f"; {expected.note}"
     return Finding(ID, verdict, words, facts, fix)
@@ -165,6 +175,14 @@ def _expected(evidence: Evidence, cache: Any) -> _Expected:
     if engine is not None and evidence.draft is not None and evidence.draft.config_error is None:
         fed = fed_states(evidence, engine)
         by_rule = fed.states if fed.states and len(fed.states) == cache.slots else None
+    now = running(evidence, engine) if by_rule is not None else None
+    if now is not None:
+        facts: dict[str, Any] = {"running": now.as_json()}
+        if now.states is not None and len(now.states) == cache.slots:
+            source = "engine capture" if now.measured else "config at the start"
+            note = f"after a restart it would feed {_labels_of(by_rule or ())}: {now.words}"
+            return _Expected(now.states, source, "the running server feeds", engine, note, facts)
+        return _Expected(by_rule, "rule", "the engine feeds", engine, "", facts, now)
     capture = engine_capture(evidence)
     if capture is not None:
         served = name_served(evidence)
@@ -188,8 +206,17 @@ def _expected(evidence: Evidence, cache: Any) -> _Expected:
 
 
 def _stale(evidence: Evidence, capture: Any, engine: Any) -> str:
-    """Words when the capture was made under other ids than the config has now; empty when not."""
-    if capture.ids is None or engine is None or evidence.draft is None or evidence.draft.config_error is not None:
+    """Words when the capture was made under other ids than the config has now; empty when not.
+
+    One of this life of a server that has another config than the one on disk is of what is served.
+    """
+    if (
+        captured_since(evidence, capture)
+        or capture.ids is None
+        or engine is None
+        or evidence.draft is None
+        or evidence.draft.config_error is not None
+    ):
         return ""
     now = configured_ids(evidence, engine)
     if list(capture.ids) == now:

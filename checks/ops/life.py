@@ -235,7 +235,7 @@ def stale_draft(evidence: Evidence) -> Iterable[Finding]:
         facts: dict[str, Any] = {"process": server.pid, "files": len(seen.draft)}
         yield Finding(STALE_ID, Verdict.INFO, "when the server started, or its draft was written, is not known", facts)
         return
-    yield _stale(seen, server, server.started, _ready(seen, server.started, course_of(evidence)))
+    yield _stale(seen, server, server.started, ready_by(seen, server.started, course_of(evidence)))
 
 
 def _stale(seen: Snapshot, server: Process, started: float, ready: float | None) -> Finding:
@@ -267,7 +267,7 @@ def _stale(seen: Snapshot, server: Process, started: float, ready: float | None)
     return Finding(STALE_ID, Verdict.FAIL if proven else Verdict.WARN, words, facts)
 
 
-def _ready(seen: Snapshot, started: float, course: Course) -> float | None:
+def ready_by(seen: Snapshot, started: float, course: Course) -> float | None:
     """A time by which the server had loaded: as noted at its start, by its log, or long enough after its start."""
     if seen.ready is not None:
         return seen.ready

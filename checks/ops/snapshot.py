@@ -16,6 +16,8 @@ MOST = 1000
 """Entries of a list that are looked at."""
 LONGEST = 300
 """Characters of a text that are kept."""
+LONGEST_CONFIG = 1 << 20
+"""Characters of a draft's config at most; a longer one is not read, for a part of it says nothing."""
 LATEST = 4_102_444_800.0
 """Unix seconds (the year 2100): what is later is no time."""
 
@@ -116,8 +118,9 @@ class File:
 class Snapshot:
     """The host at `time` (Unix seconds, its own clock). `server` is the deployment's process, None when none runs.
 
-    `phase` and `note` are what the console says of it; `ready_after` the seconds it took to be ready; `config_sha256`
-    what its config was when it was started ("": not known); `as_recorded` whether its command line is the recorded one.
+    `phase` and `note` are what the console says of it; `ready_after` the seconds it took to be ready; `config` its
+    draft's config when it was started, and `config_sha256` that of it ("": not known); `as_recorded` whether its
+    command line is the recorded one.
     """
 
     time: float | None
@@ -128,6 +131,7 @@ class Snapshot:
     differences: tuple[tuple[str, str | None, str | None], ...]
     """(flag, value the deployment would launch with, value it runs with); None = absent."""
     config_sha256: str
+    config: str
     ready_after: float | None
     port: Port
     left: tuple[Left, ...]
@@ -169,6 +173,7 @@ def read(raw: object) -> Snapshot:
             for item in _maps(known.get("differences"))
         ),
         config_sha256=_sha(known.get("config_sha256")),
+        config=_whole_text(known.get("config")),
         ready_after=_seconds(known.get("ready_after")),
         port=Port(
             _whole(port.get("port")) or 0,
@@ -224,6 +229,10 @@ def _maps(value: object) -> list[Mapping[str, Any]]:
 
 def _text(value: object) -> str:
     return value[:LONGEST] if isinstance(value, str) else ""
+
+
+def _whole_text(value: object) -> str:
+    return value if isinstance(value, str) and len(value) <= LONGEST_CONFIG else ""
 
 
 def _maybe(value: object) -> str | None:

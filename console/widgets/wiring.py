@@ -10,6 +10,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from console.glyphs import Glyphs, glyphs
+from console.plain import one_line
 from console.wiring import BAD, OK, UNKNOWN, Slot, Wiring
 
 _STYLES = {OK: "bold $success", BAD: "bold $error", UNKNOWN: "bold $accent"}
@@ -107,6 +108,21 @@ def _arrow(row: _Row, axis: range, to: int, n: int, before: int, after: int, for
 
 
 def _words(wiring: Wiring, width: int, g: Glyphs) -> list[Content]:
+    if not wiring.since:
+        return _state_words(wiring, width, g)
+    after = f"after a restart: fed {_list(wiring.after)}" if wiring.after else "a restart changes it"
+    started = f"config.json was written after the start ({one_line(wiring.since)[:40]})"
+    if wiring.served is not None:
+        return [
+            *_state_words(wiring, width, g),
+            *_flow([(started, "$warning"), (after, "$warning")], width, f" {g.dot} "),
+        ]
+    trained = f"trained on {_list(wiring.trained)}" if wiring.trained else "trained on: not measured yet (3, then c)"
+    parts = [f"{trained}; what is fed now is not known", started, after]
+    return _flow([(part, "$warning") for part in parts], width, f" {g.dot} ")
+
+
+def _state_words(wiring: Wiring, width: int, g: Glyphs) -> list[Content]:
     if wiring.trained is None and wiring.served is None:
         return [Content.styled("neither side is known yet: run the checks (3, then c)", "$foreground-muted")]
     if wiring.trained is None:

@@ -15,7 +15,7 @@ from checks.engines import Engine
 from checks.engines.sglang.layers import table_rule
 from checks.evidence import Evidence
 from checks.finding import Finding
-from checks.request import CacheRequest, Request
+from checks.request import CacheRequest, Request, ServerRequest
 from checks.weights import open_weights
 from tests.checks.files import bf16, write_tensors
 
@@ -182,6 +182,9 @@ class Case:
     claims: tuple[int, ...] = ()
     args: tuple[str, ...] = ()
     samples: int = 16
+    snapshot: object = None
+    pid: int = 0
+    log: str = ""
     told: list[tuple[str, int, int, str]] = field(default_factory=list)
     opened: Cache | None = None
     """Taken in place of what stands at `cache`."""
@@ -193,6 +196,9 @@ class Case:
             caches=(CacheRequest(str(self.cache), states=self.claims),) if self.cache else (),
             args=self.args,
             samples=self.samples,
+            snapshot=self.snapshot,
+            server=ServerRequest(pid=self.pid),
+            log=self.log,
         )
         evidence = Evidence(request, lambda *step: self.told.append(step))
         evidence.memo("captures", lambda: self.captures)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -20,6 +21,7 @@ from console.demo.setup import WIRINGS, wire
 from console.embedded import Embedded, embedded_host
 from console.exits import Exit
 from console.session import Session
+from console.wiring import OK
 from remote import server
 from tests.remote.waiting import gone
 
@@ -82,6 +84,26 @@ async def test_a_config_that_is_written_and_not_yet_served_fails_until_the_resta
     wire(embedded.folder.draft_config, WIRINGS["embedding"])
     await session.restart("serve it")
     assert (await verdicts(session))["stale_draft"] == "PASS"
+
+
+async def test_a_right_config_copied_over_that_of_a_running_server_is_not_called_served(
+    session: Session, embedded: Embedded
+) -> None:
+    wire(embedded.folder.draft_config, WIRINGS["embedding"])
+    await session.start("test")
+    wire(embedded.folder.draft_config, WIRINGS["right"])
+    # As a person would, some time after the start: what is written in its first seconds may still be read.
+    later = time.time() + 60
+    os.utime(embedded.folder.draft_config, (later, later))
+    for only in (("align.engine_pair",), ("align", "ops")):
+        report = await report_of(session, only=only)
+        for check in ("align.engine_pair", "align.states")[: len(only)]:
+            found = report.find(check)
+            assert found is not None
+            assert found["verdict"] in ("UNKNOWN", "FAIL")
+            assert "after a restart" in found["summary"]
+        assert session.wiring().state != OK
+        assert session.wiring().after == (3, 7, 10)
 
 
 async def test_a_strangers_process_on_the_port_is_told_and_left_alone(session: Session, embedded: Embedded) -> None:

@@ -120,6 +120,12 @@ def test_the_strip_in_ascii() -> None:
         (Wiring(12, (3, 7, 10), (3, 7)), "slot 2: trained on 10, not fed"),
         (Wiring(12, (3, 7), (3, 7, 10)), "slot 2: fed 10, not trained"),
         (Wiring(12, (3, 7, 10), (3, 8, 10)), "slot 1: fed 8, trained on 7, 1 late"),
+        (
+            Wiring(12, (3, 7, 10), None, since="10:00", after=(3, 7, 10)),
+            "what is fed now is not known · config.json was",
+        ),
+        (Wiring(12, (3, 7, 10), (0, 3, 7), since="10:00", after=(3, 7, 10)), "after a restart: fed 3, 7, 10"),
+        (Wiring(12, (3, 7, 10), (3, 7, 10), since="10:00", after=(0, 3, 7)), "after a restart: fed 0, 3, 7"),
     ],
 )
 def test_what_is_not_known_is_said(wiring: Wiring | None, words: str) -> None:

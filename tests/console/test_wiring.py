@@ -50,6 +50,28 @@ def test_of_several_the_worst_is_shown() -> None:
     assert read_wiring([]) == Wiring()
 
 
+def served_by_another(verdict: str, served: list[int], states: Any) -> Wiring:
+    """The wiring where the running server was started with another config, and feeds `states`."""
+    item = pair(verdict, [3, 7, 10], served)
+    item["evidence"]["running"] = {"server_started": "2026-11-01 10:00:00+00:00", "states": states}
+    return read_wiring([item])
+
+
+def test_a_right_config_that_the_running_server_has_not_read_is_not_called_served() -> None:
+    wiring = served_by_another("UNKNOWN", [3, 7, 10], None)
+    assert (wiring.state, wiring.served, wiring.after) == (UNKNOWN, None, (3, 7, 10))
+    wiring = served_by_another("FAIL", [3, 7, 10], [0, 3, 7])
+    assert (wiring.state, wiring.served, wiring.after) == (BAD, (0, 3, 7), (3, 7, 10))
+    assert served_by_another("PASS", [3, 7, 10], "junk").state != OK
+
+
+def test_a_wrong_config_that_is_not_served_yet_is_neither_called_right_nor_served() -> None:
+    wiring = served_by_another("FAIL", [0, 3, 7], [3, 7, 10])
+    assert (wiring.state, wiring.served, wiring.after) == (UNKNOWN, (3, 7, 10), (0, 3, 7))
+    wiring = served_by_another("FAIL", [0, 3, 7], None)
+    assert (wiring.state, wiring.served, wiring.since) == (BAD, (0, 3, 7), "")
+
+
 def test_a_fix_tells_what_its_ids_would_feed() -> None:
     fix = {
         "kind": "config",
