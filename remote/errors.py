@@ -5,6 +5,7 @@ RemoteError
 ├── HostKeyUnknown         the host shows a key that known_hosts does not list: a question for a person
 ├── HostKeyChanged         the host shows another key than the one known_hosts lists: never a question
 ├── AuthenticationFailed   the host accepts none of our keys
+├── ShellInTheWay          the account's login shell does not get to our command, or reads its input
 ├── ConfigUnreadable       ssh configuration or known_hosts cannot be parsed
 ├── CommandFailed          a command ended with a code it should not have, or said what it should not have
 ├── TimedOut               a command or a request took longer than it was given
@@ -57,6 +58,21 @@ class ConfigUnreadable(RemoteError):
 
 class AuthenticationFailed(RemoteError):
     """The host accepted none of the keys it was offered."""
+
+
+class ShellInTheWay(RemoteError):
+    """The login shell of the account never becomes our command, or takes its input or output.
+
+    `account` is `USER on HOST`; `doing` says what the shell does; `printed` is the first line it printed, if any.
+    """
+
+    def __init__(self, account: str, doing: str, printed: bytes) -> None:
+        self.account, self.doing, self.printed = printable(account), doing, printable(printed).strip()
+        super().__init__(
+            f"the login shell of {self.account} {doing}",
+            f'it printed first "{self.printed}"' if self.printed else "it printed nothing",
+            "Its start-up files (~/.bashrc, say) should do nothing where `$-` has no `i`",
+        )
 
 
 class HostKeyUnknown(RemoteError):

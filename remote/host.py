@@ -77,8 +77,8 @@ class Host(Protocol):
         """Run `argv` to its end. `timeout` in seconds; `env` is added to the environment (it is visible in the host's
         process list: no secrets); `shown` is what the command log says instead of argv.
 
-        Raises CommandFailed (with `check`, on a code other than 0), TimedOut, HostUnreachable. Being cancelled or
-        timing out kills the process group on the host.
+        Raises CommandFailed (with `check`, on a code other than 0), TimedOut, HostUnreachable, ShellInTheWay. Being
+        cancelled or timing out kills the process group on the host.
         """
 
     def stream(
@@ -288,8 +288,9 @@ async def open_host(
 
     `config_paths` replaces ~/.ssh/config, `known_hosts` replaces what the configuration names. `trust` is asked about
     an unknown key; on True the key is appended to known_hosts. Without it, an unknown key raises HostKeyUnknown.
-    `keepalive` in seconds; three unanswered ones end the link. Raises HostUnreachable, HostKeyUnknown, HostKeyChanged,
-    AuthenticationFailed, ConfigUnreadable.
+    `connect_timeout` in seconds, for each of: reaching it, logging in, a first command's begin. `keepalive` in seconds;
+    three unanswered ones end the link. Raises HostUnreachable, HostKeyUnknown, HostKeyChanged, AuthenticationFailed,
+    ConfigUnreadable, ShellInTheWay.
     """
     if not ssh or ssh == "local":
         return LocalHost(python, container)

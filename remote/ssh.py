@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import shlex
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -21,9 +19,11 @@ from remote.errors import (
     HostUnreachable,
     NotListening,
     RemoteError,
+    ShellInTheWay,
 )
 from remote.host import CommandHost, Connection, Trust
 from remote.hostkeys import Introduction, KnownHosts
+from remote.login import lost, prove, start
 from remote.stream import Channel
 
 # aes-gcm first: 1.7 times the throughput of the default chacha20 on machines with AES instructions.
@@ -39,8 +39,9 @@ CIPHERS = (
 SESSIONS = 9
 # It counts a closed session until its next turn, and some hosts allow fewer: refused sessions are tried again. Seconds.
 SESSION_PAUSES = (0.02, 0.05, 0.1, 0.3, 1.0, 2.0)
+LATER_ANSWER = 60.0  # seconds a command may take to begin once the link has proven that commands do
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-PERMANENT = (AuthenticationFailed, HostKeyChanged, HostKeyUnknown, ConfigUnreadable)
+PERMANENT = (AuthenticationFailed, HostKeyChanged, HostKeyUnknown, ConfigUnreadable, ShellInTheWay)
 
 
 def parse_address(address: str) -> tuple[str | None, str, int | None]:
@@ -60,10 +61,6 @@ def parse_address(address: str) -> tuple[str | None, str, int | None]:
     return user or None, host, int(port) if port else None
 
 
-def _lost(name: str, error: Exception | str) -> HostUnreachable:
-    return HostUnreachable(f"lost the connection to {name}", str(error) or "it was closed", "It is being opened again")
-
-
 def _present_keys(options: asyncssh.SSHClientConnectionOptions) -> dict[str, Any]:
     """Settings that leave out key files that do not exist, as ssh does: asyncssh would refuse to connect."""
     named = cast("list[str]", options.config.get("IdentityFile", []))
@@ -73,49 +70,6 @@ def _present_keys(options: asyncssh.SSHClientConnectionOptions) -> dict[str, Any
 
 def _same(met: Introduction) -> Introduction:
     return met
-
-
-class _SshChannel:
-    def __init__(self, process: asyncssh.SSHClientProcess[bytes], name: str, free: asyncio.Semaphore | None) -> None:
-        self._process, self._name, self._free = process, name, free
-
-    async def _read(self, reader: asyncssh.SSHReader[bytes], size: int) -> bytes:
-        try:
-            return await reader.read(size)
-        except (asyncssh.Error, OSError) as error:
-            raise _lost(self._name, error) from error
-
-    async def read(self, size: int) -> bytes:
-        return await self._read(self._process.stdout, size)
-
-    async def read_error(self, size: int) -> bytes:
-        return await self._read(self._process.stderr, size)
-
-    async def write(self, data: bytes) -> None:
-        try:
-            self._process.stdin.write(data)
-            await self._process.stdin.drain()
-        except BrokenPipeError:
-            raise
-        except (asyncssh.Error, OSError) as error:
-            raise _lost(self._name, error) from error
-
-    def write_eof(self) -> None:
-        with contextlib.suppress(OSError, asyncssh.Error):
-            self._process.stdin.write_eof()
-
-    async def wait(self) -> int:
-        await self._process.wait_closed()
-        code = self._process.returncode
-        if code is None:
-            raise _lost(self._name, "it went before the command had ended")
-        return code
-
-    def abandon(self) -> None:
-        self._process.close()
-        if self._free:
-            self._free.release()
-            self._free = None
 
 
 class SshHost(CommandHost):
@@ -163,7 +117,7 @@ class SshHost(CommandHost):
                 raise HostUnreachable(f"{self.name} was closed here", "", "Open it again")
             if self._connection is None:
                 try:
-                    self._connection = await self._open(self._address)
+                    self._connection = await self._open_proven()
                 except RemoteError as error:
                     self.state.problem, self.state.attempts = str(error), self.state.attempts + 1
                     await self._close_jumps()
@@ -175,6 +129,20 @@ class SshHost(CommandHost):
                 if self._keeper is None:
                     self._keeper = asyncio.create_task(self._keep())
             return self._connection
+
+    async def _open_proven(self) -> asyncssh.SSHClientConnection:
+        """Open a connection on which commands can be run."""
+        connection = await self._open(self._address)
+        try:
+            await prove(connection, self.name, self._settings["connect_timeout"])
+        except BaseException as error:
+            connection.abort()
+            if isinstance(error, asyncssh.ChannelOpenError):
+                raise self._no_session(error) from error
+            if isinstance(error, asyncssh.Error | OSError):
+                raise lost(self.name, error) from error
+            raise
+        return connection
 
     async def _open(
         self, address: str, tunnel: asyncssh.SSHClientConnection | None = None
@@ -264,10 +232,6 @@ class SshHost(CommandHost):
                     self.state.next_attempt, pause = None, min(pause * 2, LONGEST_PAUSE)
 
     async def _start(self, argv: Sequence[str]) -> Channel:
-        """Run `argv` through the login shell: the one place where an argv becomes a string, quoted by shlex.
-
-        `exec` makes it take the shell's place, so that it leads the group the server made for the session.
-        """
         await self._sessions.acquire()
         try:
             return await self._exec(argv, self._sessions)
@@ -279,24 +243,24 @@ class SshHost(CommandHost):
         return await self._exec(argv, None)
 
     async def _exec(self, argv: Sequence[str], free: asyncio.Semaphore | None) -> Channel:
-        line = shlex.join(["exec", *argv])
         for pause in (*SESSION_PAUSES, None):
             connection = await self.connect()
             try:
-                process = await connection.create_process(line, encoding=None, request_pty=False, env={}, send_env=())
+                return await start(connection, argv, self.name, LATER_ANSWER, free)
             except asyncssh.ChannelOpenError as error:
                 if pause is None:
-                    raise HostUnreachable(
-                        f"{self.name} opened no session",
-                        error.reason,
-                        "Too many are open on it, or the account may not run commands",
-                    ) from error
+                    raise self._no_session(error) from error
                 await asyncio.sleep(pause)
             except (asyncssh.Error, OSError) as error:
-                raise _lost(self.name, error) from error
-            else:
-                return _SshChannel(process, self.name, free)
+                raise lost(self.name, error) from error
         raise AssertionError("the last attempt either returns or raises")
+
+    def _no_session(self, error: asyncssh.ChannelOpenError) -> HostUnreachable:
+        return HostUnreachable(
+            f"{self.name} opened no session",
+            error.reason,
+            "Too many are open on it, or the account may not run commands",
+        )
 
     async def open_connection(self, port: int, host: str = "127.0.0.1") -> Connection:
         """See Host.open_connection. Falls back to a relay process where the SSH server forbids forwarding."""
@@ -312,7 +276,7 @@ class SshHost(CommandHost):
                 return await open_relay(self, port, host)
             raise NotListening(self.name, port, error.reason) from error
         except (asyncssh.Error, OSError) as error:
-            raise _lost(self.name, error) from error
+            raise lost(self.name, error) from error
 
     async def _close_jumps(self) -> None:
         jumps, self._jumps = self._jumps, []

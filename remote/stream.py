@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -90,7 +91,8 @@ class Stream:
     """
 
     def __init__(self, channel: Channel, token: str, kill: Kill, state: LinkState, record: CommandRecord) -> None:
-        self._channel, self._token, self._kill = channel, token.encode(), kill
+        self._channel, self._kill = channel, kill
+        self._identifies = re.compile(re.escape(token.encode()) + rb" (\d{1,9})\n")
         self._state, self._record = state, record
         self._started = time.monotonic()
         self._stderr = bytearray()
@@ -116,13 +118,12 @@ class Stream:
                 self._identity.set_result(0)
 
     def _find_identity(self) -> None:
-        start = self._stderr.find(self._token)
-        end = self._stderr.find(b"\n", start)
-        if start < 0 or end < 0:
+        found = self._identifies.search(self._stderr)
+        if found is None:
             return
-        words = bytes(self._stderr[start:end]).split()
-        del self._stderr[start : end + 1]
-        self._identity.set_result(int(words[1]) if len(words) == 2 else 0)
+        pid = int(found[1])
+        del self._stderr[: found.end()]  # what came before is not of the command: start-up files of a shell print there
+        self._identity.set_result(pid)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._chunks()
