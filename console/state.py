@@ -11,10 +11,21 @@ from console.checking import Found, Progress, Report
 from console.flags import FlagSchema
 from remote.gpu import Gpu
 
+_ORDER = ("FAIL", "WARN", "UNKNOWN")
+
+
+def worst(verdicts: Iterable[str]) -> str:
+    """The verdict of several: FAIL > WARN > UNKNOWN > all else, which is PASS."""
+    found = set(verdicts)
+    return next((verdict for verdict in _ORDER if verdict in found), "PASS")
+
 
 @dataclass(slots=True)
 class CheckBoard:
-    """The checks as a list: findings by id in the order they came, and what runs now."""
+    """The checks as a list: findings by id in the order they came, and what runs now.
+
+    Of checks that are run again, the former findings stay, `stale`, until their new ones are there.
+    """
 
     findings: list[dict[str, Any]] = field(default_factory=list)
     running: str = ""
@@ -25,6 +36,9 @@ class CheckBoard:
     took: float | None = None
     verdict: str = ""
     error: str = ""
+    only: frozenset[str] = frozenset()
+    """The checks that the run is of; empty for all of them."""
+    stale: set[str] = field(default_factory=set)
 
     @property
     def busy(self) -> bool:
@@ -32,10 +46,13 @@ class CheckBoard:
         return bool(self.started) and self.took is None
 
     def begin(self, only: Iterable[str] = ()) -> None:
-        """A run of all checks, or of some, starts; the findings of those are forgotten."""
-        gone = set(only)
-        self.findings = [item for item in self.findings if gone and item["check"] not in gone]
-        self.running, self.note, self.error, self.verdict = "", "connecting", "", ""
+        """A run of all checks, or of some, starts. What was found before is forgotten, or stale where it is of some."""
+        self.only = frozenset(only)
+        if self.only:
+            self.stale |= self.only.intersection(item["check"] for item in self.findings)
+        else:
+            self.findings, self.verdict, self.stale = [], "", set()
+        self.running, self.note, self.error = "", "connecting", ""
         self.started, self.took = time.monotonic(), None
 
     def step(self, step: Progress | Found | Report) -> None:
@@ -43,10 +60,25 @@ class CheckBoard:
         if isinstance(step, Progress):
             self.running, self.note, self.done, self.total = step.check, step.note, step.done, step.total
         elif isinstance(step, Found):
-            self.findings.append(step.finding)
+            self._take(step.finding)
         else:
-            self.verdict = step.verdict
+            self.findings = [item for item in self.findings if item["check"] not in self.only & self.stale]
+            self.stale -= self.only
+            self.verdict = worst(item["verdict"] for item in self.findings) if self.only else step.verdict
             self.end()
+
+    def _take(self, finding: dict[str, Any]) -> None:
+        """Put a finding where the former ones of its check stood, or behind what there is."""
+        check = finding["check"]
+        places = [index for index, item in enumerate(self.findings) if item["check"] == check]
+        if not places:
+            self.findings.append(finding)
+        elif check in self.stale:
+            self.stale.discard(check)
+            rest = [item for item in self.findings if item["check"] != check]
+            self.findings = [*rest[: places[0]], finding, *rest[places[0] :]]
+        else:
+            self.findings.insert(places[-1] + 1, finding)
 
     def end(self, error: str = "") -> None:
         """The run ended, was cancelled or could not be made."""

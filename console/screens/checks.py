@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from textual.containers import Container, VerticalScroll
@@ -31,6 +31,8 @@ VERDICTS = {
     "UNKNOWN": ("unknown", "$secondary"),
 }
 _FAILING = ("FAIL", "WARN")
+STALE = "stale: "
+"""Before what was found until the check is run again, or that run was cancelled."""
 # While checks run they stay in their order; then what asks for something comes first.
 _WORST_FIRST = {"FAIL": 0, "WARN": 1, "UNKNOWN": 2}
 _CHECK_WIDTH = 17  # at least; more where ids are longer and the summaries keep most of the width
@@ -68,9 +70,9 @@ class ChecksScreen(ConsoleScreen):
         self._only_failing = False
         self._shown: list[dict[str, Any]] = []
         self._judged: float | None = None
-        self._drawn: list[dict[str, Any]] = []
+        self._drawn: list[tuple[dict[str, Any], bool]] = []
         self._layout = (0, 0)
-        self._detailed: dict[str, Any] | None = None
+        self._detailed: tuple[dict[str, Any] | None, bool] = (None, False)
 
     def body(self) -> Iterable[Widget]:
         """List and detail."""
@@ -102,34 +104,33 @@ class ChecksScreen(ConsoleScreen):
     def _fill(self) -> None:
         board, g = self.cockpit.board, glyphs()
         table = self.query_one(FindingList)
-        chosen = self.current if board.took == self._judged else None
+        # A run of one check leaves the cursor on it; one of all ends with what is worst.
+        chosen = self.current if board.only or board.took == self._judged else None
         self._shown = [item for item in board.findings if not self._only_failing or item["verdict"] in _FAILING]
-        if not board.busy:
+        if not board.busy or board.only:
             self._shown.sort(key=lambda item: _WORST_FIRST.get(item["verdict"], len(_WORST_FIRST)))
         self._judged = board.took
         # 1 cell for the glyph, 2 of padding a column, 1 for the scrollbar.
         longest = max((len(item["check"]) for item in board.findings), default=0)
         names = max(_CHECK_WIDTH, min(longest, table.size.width // 3))
         layout = (names, max(20, table.size.width - names - 9))
-        if layout != self._layout or self._drawn != self._shown[: len(self._drawn)]:
+        rows = [(item, item["check"] in board.stale) for item in self._shown]
+        if layout != self._layout or self._drawn != rows[: len(self._drawn)]:
             self._layout, self._drawn = layout, []
             table.clear()
             table.columns[ColumnKey("check")].width, table.columns[ColumnKey("summary")].width = layout
         # While a run goes on, findings are only added: filling the table anew each time would stop the screen.
-        for item in self._shown[len(self._drawn) :]:
+        for item, stale in rows[len(self._drawn) :]:
             glyph, style = VERDICTS.get(item["verdict"], VERDICTS["UNKNOWN"])
             engine = f" ({item['engine']})" if item.get("engine") else ""
             table.add_row(
                 Content.styled(getattr(g, glyph), style),
                 Content.styled(clip(item["check"], names), style),
-                Content(fit(one_line(item["summary"] + engine), layout[1])),
+                Content(fit(one_line(f"{STALE if stale else ''}{item['summary']}{engine}"), layout[1])),
             )
-        self._drawn = list(self._shown)
-        if chosen in self._shown:
-            table.move_cursor(row=self._shown.index(chosen))
-        elif self._shown:
-            worst = next((i for i, item in enumerate(self._shown) if item["verdict"] == "FAIL"), 0)
-            table.move_cursor(row=worst)
+        self._drawn = rows
+        if self._shown:
+            table.move_cursor(row=_row_of(chosen, self._shown))
         table.border_title = Content(self._title())
         table.border_subtitle = Content(self._subtitle())
         self._detail()
@@ -152,13 +153,14 @@ class ChecksScreen(ConsoleScreen):
 
     def _detail(self) -> None:
         item = self.current
-        if item is self._detailed:
+        stale = item is not None and item["check"] in self.cockpit.board.stale
+        if item is self._detailed[0] and stale == self._detailed[1]:
             return
-        self._detailed = item
+        self._detailed = (item, stale)
         heat = self.query_one(HeatMap)
         heat.evidence = (item or {}).get("evidence") if item and _is_matrix(item) else None
         heat.display = heat.evidence is not None
-        self.query_one("#summary", Static).update(summary_content(item) if item else Content(""))
+        self.query_one("#summary", Static).update(summary_content(item, stale) if item else Content(""))
         self.query_one("#facts", Static).update(facts_content(item) if item else Content(""))
 
     def on_data_table_row_highlighted(self) -> None:
@@ -168,7 +170,11 @@ class ChecksScreen(ConsoleScreen):
 
     def copyable(self) -> str:
         """The finding under the cursor, as text."""
-        return f"{summary_content(self.current).plain}\n{facts_content(self.current).plain}" if self.current else ""
+        item = self.current
+        if item is None:
+            return ""
+        stale = item["check"] in self.cockpit.board.stale
+        return f"{summary_content(item, stale).plain}\n{facts_content(item).plain}"
 
     # -- keys ---------------------------------------------------------------------------------------------------
 
@@ -227,14 +233,27 @@ def _is_matrix(item: dict[str, Any]) -> bool:
     return isinstance(matrix, list) and bool(matrix) and isinstance(matrix[0], list)
 
 
-def summary_content(item: dict[str, Any]) -> Content:
-    """Verdict, summary, what it means, and the fix if there is one."""
+def _row_of(chosen: dict[str, Any] | None, shown: Sequence[dict[str, Any]]) -> int:
+    """The row of what was under the cursor: the same finding, else one of the same check; the first FAIL for none."""
+    if chosen in shown:
+        return shown.index(chosen)
+    check, engine = (chosen["check"], chosen.get("engine")) if chosen else (None, None)
+    tests: tuple[Callable[[dict[str, Any]], bool], ...] = (
+        lambda item: item["check"] == check and item.get("engine") == engine,
+        lambda item: item["check"] == check,
+        lambda item: item["verdict"] == "FAIL",
+    )
+    return next((row for test in tests for row, item in enumerate(shown) if test(item)), 0)
+
+
+def summary_content(item: dict[str, Any], stale: bool = False) -> Content:
+    """Verdict, summary, what it means, and the fix if there is one; `stale`: found before a run that has not told."""
     glyph, style = VERDICTS.get(item["verdict"], VERDICTS["UNKNOWN"])
     rows = [
         Content.assemble(
             (f"{getattr(glyphs(), glyph)} {item['verdict']} ", style), (one_line(item["check"]), "$foreground-muted")
         ),
-        Content.styled(plain(item["summary"]), "bold"),
+        Content.styled(plain(f"{STALE if stale else ''}{item['summary']}"), "bold"),
         Content(""),
     ]
     if item.get("fix"):

@@ -11,9 +11,10 @@ import pytest
 from textual.document._syntax_aware_document import SyntaxAwareDocument
 from textual.widgets import Input
 
-from console.checking import Found
+from console.checking import Found, Report
 from console.demo.setup import WIRINGS, wire
 from console.embedded import Embedded
+from console.screens.checks import ChecksScreen
 from console.screens.dialogs import Line, Reading
 from console.screens.draft import ConfigText
 from console.topics import Topic
@@ -216,6 +217,34 @@ async def test_read_only_greys_what_would_change_and_refuses_it(embedded: Embedd
         assert "read-only" in driver.text
         assert driver.session.last_status.up
     assert embedded.folder.draft_config.read_bytes() == as_it_was
+
+
+async def test_a_check_that_is_run_again_keeps_its_row_and_the_cursor(embedded: Embedded) -> None:
+    async with driven(embedded.folder.deployment) as driver:
+        await driver.go("3", "ChecksScreen")
+        board = driver.app.cockpit.board
+        board.begin()
+        for check, verdict in (("align.a", "FAIL"), ("align.b", "FAIL"), ("align.c", "PASS")):
+            board.step(Found({**hostile(check), "verdict": verdict, "summary": f"{check} says"}))
+        board.step(Report({"verdict": "FAIL", "findings": []}))
+        driver.app.publish(Topic.CHECKS)
+        await driver.until_shown("align.b says")
+        await driver.press("down")
+        screen = driver.app.screen
+        assert isinstance(screen, ChecksScreen)
+        for step in (lambda: board.begin(("align.b",)), lambda: board.end("cancelled")):
+            step()
+            driver.app.publish(Topic.CHECKS)
+            await driver.until_shown("stale: align.b says", "checks – FAIL")
+            assert screen.current is not None and screen.current["check"] == "align.b"
+            assert "stale: " in screen.copyable()
+        board.begin(("align.b",))
+        board.step(Found({**hostile("align.b"), "verdict": "PASS", "summary": "mended"}))
+        board.step(Report({"verdict": "PASS", "findings": []}))
+        driver.app.publish(Topic.CHECKS)
+        await driver.until_shown("mended", "checks – FAIL")
+        assert screen.current is not None and screen.current["check"] == "align.b"
+        assert "stale: " not in screen.copyable()
 
 
 # -- hostile text ------------------------------------------------------------------------------------------------
