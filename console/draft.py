@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from checks.jsonfile import MAX_BYTES
 from console.errors import ChangedMeanwhile, DraftError, PatchError
 from console.jsontext import Change, apply_patch, changes, locate, same, steps_of
 from console.runs import RunHistory, Version, sha_of
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     from remote.host import Host
 
-LONGEST_CONFIG = 4 << 20
+LONGEST_CONFIG = MAX_BYTES
+"""What is larger is no config: the limit of the checks, so that they and the console speak of one file."""
 
 Diagnose = Callable[[str], Awaitable[list[dict[str, Any]]]]
 """Asks the `cfg` checks about a config's text: findings as JSON objects."""
@@ -78,14 +80,16 @@ class DraftStage:
         """Set when a write met a file that had changed; cleared by `take_merged`, `take_theirs` and `load`."""
         self.finding: Mapping[str, Any] | None = None
         """The finding whose fix was staged last, and that the next run is linked to."""
+        self.odd_sha: str | None = None
+        """Where the host holds no readable config: the SHA-256 of what lies there, "" for nothing. None elsewhere."""
         self._undo: list[tuple[str, Mapping[str, Any] | None]] = []
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     @property
     def base_sha(self) -> str:
-        """The SHA-256 of `base`."""
-        return sha_of(self.base)
+        """The SHA-256 of what the host held when it was read."""
+        return sha_of(self.base) if self.odd_sha is None else self.odd_sha
 
     @property
     def dirty(self) -> bool:
@@ -97,22 +101,45 @@ class DraftStage:
 
         Raises remote's errors: FileMissing, PermissionDenied.
         """
-        self.base = await self._read()
-        self.staged, self.loaded, self.three_way, self.finding = self.base, True, None, None
-        self._undo.clear()
+        self._begin(await self._read(), None)
         await self._history.keep_version(self._host.name, self.path, self.base, "outside", "found on the host")
         return self.base
+
+    async def load_for_restore(self) -> str:
+        """Like `load`; where that finds no config to read, begin from nothing and return why; else "".
+
+        A write then replaces what lies there now, and the host keeps it as the backup. Raises remote's errors where
+        not even its hash can be had.
+        """
+        from remote import files
+        from remote.errors import FileMissing
+
+        try:
+            await self.load()
+            return ""
+        except FileMissing as error:
+            why, sha = str(error), ""
+        except DraftError as error:
+            why, sha = str(error), await files.sha256(self._host, self.path)
+        self._begin("", sha)
+        return why
+
+    def _begin(self, text: str, odd_sha: str | None) -> None:
+        self.base = self.staged = text
+        self.loaded, self.three_way, self.finding, self.odd_sha = True, None, None, odd_sha
+        self._undo.clear()
 
     async def refresh(self) -> bool:
         """Look at the host again. Nothing staged: take what is there. Returns whether the file had changed."""
         theirs = await self._read()
-        if theirs == self.base:
+        if theirs == self.base and self.odd_sha is None:
             return False
         await self._history.keep_version(self._host.name, self.path, theirs, "outside", "changed on the host")
         if self.dirty:
             self.three_way = _three_way(self.base, self.staged, theirs)
         else:
             self.base = self.staged = theirs
+            self.odd_sha = None
         return True
 
     async def _read(self) -> str:
@@ -121,12 +148,16 @@ class DraftStage:
         data = await files.read(self._host, self.path, LONGEST_CONFIG + 1)
         if len(data) > LONGEST_CONFIG:
             raise DraftError(
-                f"{self.path} is larger than {LONGEST_CONFIG >> 20} MiB, so it is no config; check the path"
+                f"{self.path} is larger than {LONGEST_CONFIG // 1_000_000} MB: not a model's config.json; "
+                "check the path, or put back a version kept here: console draft history"
             )
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            raise DraftError(f"{self.path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
+            raise DraftError(
+                f"{self.path} is not UTF-8 text ({error.reason} at byte {error.start}); "
+                "console draft history lists the versions kept here, console draft restore stages one"
+            ) from None
 
     # -- staging ---------------------------------------------------------------------------------------------------
 
@@ -165,6 +196,14 @@ class DraftStage:
         except ValueError as error:
             raise DraftError(f"the staged text is not JSON ({error}); repair or undo it") from None
         before, patch, names = held, [], steps_of(pointer)
+        if "" in names:
+            raise DraftError(f"{pointer!r} names an empty key, which no config has; write KEY=VALUE or /KEY/KEY=VALUE")
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            raise DraftError(
+                f"{pointer}: NaN and Infinity are no JSON, and engines refuse such a config; write a number or null"
+            ) from None
         for depth, name in enumerate(names):
             here = "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in names[: depth + 1])
             if not isinstance(held, dict):
@@ -183,13 +222,15 @@ class DraftStage:
         self.staged, self.finding = self._undo.pop()
         return True
 
-    def adopt(self, base: str, staged: str, finding: Mapping[str, Any] | None = None) -> None:
-        """Take up, after `load`, an edit that was staged before and began from `base`.
+    def adopt(
+        self, base: str, staged: str, finding: Mapping[str, Any] | None = None, odd_sha: str | None = None
+    ) -> None:
+        """Take up, after `load`, an edit that was staged before and began from `base` (or `odd_sha`, see there).
 
         Where the host holds another text by now, `three_way` says what can be made of the two.
         """
         theirs = self.base
-        self.base = base
+        self.base, self.odd_sha = base, odd_sha
         self._stage(staged, finding)
         if theirs != base:
             self.three_way = _three_way(base, staged, theirs)
@@ -251,7 +292,10 @@ class DraftStage:
                     self._host, self.path, self.staged.encode(), expect_sha256=self.base_sha, backup=True
                 )
             except NotThatFile as error:
-                await self.refresh()
+                try:
+                    await self.refresh()
+                except DraftError as unreadable:
+                    raise DraftError(f"it changed since it was read, and nothing was written: {unreadable}") from error
                 theirs = self.three_way.theirs if self.three_way else ""
                 raise ChangedMeanwhile(
                     f"{self.path} changed on the host since it was read; nothing was written. "
@@ -259,7 +303,7 @@ class DraftStage:
                     theirs,
                 ) from error
         version = await self._history.keep_version(self._host.name, self.path, self.staged, "console", why or "written")
-        self.base, self.three_way = self.staged, None
+        self.base, self.three_way, self.odd_sha = self.staged, None, None
         self._undo.clear()
         return Written(done.sha256, done.backup_path, version)
 
@@ -268,13 +312,13 @@ class DraftStage:
         if self.three_way is None or self.three_way.merged is None:
             raise DraftError("the two versions cannot be merged key by key; take theirs and edit again")
         merged, self.base = self.three_way.merged, self.three_way.theirs
-        self.three_way = None
+        self.three_way = self.odd_sha = None
         self._stage(merged, self.finding)
 
     def take_theirs(self) -> None:
         """After ChangedMeanwhile: drop what is staged, go on from what the host holds."""
         if self.three_way is not None:
-            self.base, self.three_way = self.three_way.theirs, None
+            self.base, self.three_way, self.odd_sha = self.three_way.theirs, None, None
             self._stage(self.base, None)
 
     async def history(self) -> list[Version]:

@@ -6,18 +6,19 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from console.commands import agreed, note, opened, say
+from console.commands import agreed, moment, note, opened, say
 from console.draft import DraftStage, unified
-from console.errors import ChangedMeanwhile, DraftError, NotRun, UsageError
+from console.errors import ChangedMeanwhile, DraftError, NotRun, Refused, UsageError
 from console.exits import Exit
 from console.paths import cause_file, staged_file
 from console.plain import one_line
 
 if TYPE_CHECKING:
+    from console.jsontext import Change
     from console.session import Session
 
 
@@ -26,22 +27,30 @@ def run(name: str, args: argparse.Namespace) -> Exit:
     return asyncio.run(_ACTIONS[name](args))
 
 
-async def _load(session: Session, discard: bool = False) -> DraftStage:
-    """The draft as the host holds it, with what an earlier call staged on top."""
+async def _load(session: Session, unread: bool = False) -> DraftStage:
+    """The draft as the host holds it, with what an earlier call staged on top.
+
+    `unread`: also where the host holds no config to read; what is staged from that is taken up in any case.
+    """
     draft, file = session.draft, staged_file(session.deployment.name)
     if not session.deployment.model.draft:
         raise UsageError(f"{session.deployment.name}: [model] draft is not set")
-    await draft.load()
-    if discard:
-        file.unlink(missing_ok=True)
     try:
         kept = json.loads(file.read_text("utf-8"))
     except FileNotFoundError:
-        return draft
+        kept = {}
     except ValueError:
-        raise DraftError(f"what was staged in {file} cannot be read; remove that file") from None
-    if kept.get("path") == draft.path and kept.get("host") == session.host.name:
-        draft.adopt(str(kept["base"]), str(kept["staged"]), kept.get("finding"))
+        raise DraftError(f"what was staged in {file} cannot be read; console draft set --discard drops it") from None
+    from_unread = kept.get("odd_sha") is not None
+    why = ""
+    if unread or from_unread:
+        why = await draft.load_for_restore()
+    else:
+        await draft.load()
+    if why:
+        note(f"there is no config to read: {one_line(why)}")
+    if kept.get("path") == draft.path and kept.get("host") == session.host.name and not (why and not from_unread):
+        draft.adopt(str(kept["base"]), str(kept["staged"]), kept.get("finding"), kept.get("odd_sha"))
     return draft
 
 
@@ -52,8 +61,9 @@ def _keep(session: Session) -> None:
         return
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     kept = {"path": draft.path, "host": session.host.name, "base": draft.base, "staged": draft.staged}
+    more = {"finding": draft.finding, "odd_sha": draft.odd_sha}
     fresh = file.with_suffix(".new")
-    fresh.write_text(json.dumps({**kept, "finding": draft.finding}), "utf-8")
+    fresh.write_text(json.dumps({**kept, **more}), "utf-8")
     fresh.replace(file)
 
 
@@ -106,14 +116,23 @@ async def _set(args: argparse.Namespace) -> Exit:
         raise UsageError(
             f"{wrong!r} is not KEY=VALUE" if wrong else "say what to set: KEY=VALUE, --fix CHECK or --discard"
         )
+    if any(word.startswith("=") for word in words):
+        raise UsageError("a KEY=VALUE lacks its key")
+    values = [(key, *_value(key, text)) for key, _, text in (word.partition("=") for word in words)]
     args.name = name
+    _refuse_read_only(args)
     async with opened(args) as session:
-        draft = await _load(session, args.discard)
+        if args.discard:
+            await _discard(session)
+            if not (words or args.fix):
+                return Exit.OK
+        draft = await _load(session)
         if args.fix:
             await _stage_fix(session, args.fix)
-        for word in words:
-            key, _, text = word.partition("=")
-            draft.set(key, _value(text))
+        for key, value, as_text in values:
+            made = draft.set(key, value)
+            if as_text:
+                note(_taken_as_text(key, str(value), made))
         _keep(session)
         _show_changes(draft)
         for remark in await draft.diagnose():
@@ -121,12 +140,46 @@ async def _set(args: argparse.Namespace) -> Exit:
     return Exit.OK
 
 
-def _value(text: str) -> object:
-    """A value as JSON, or the text itself where it is none: `x=abc` need not be quoted twice."""
+def _refuse_read_only(args: argparse.Namespace) -> None:
+    if args.read_only:
+        raise Refused("read-only: nothing was staged or dropped; leave out --read-only to do it")
+
+
+async def _discard(session: Session) -> None:
+    """Drop what an earlier call staged, and say what that was."""
+    file = staged_file(session.deployment.name)
     try:
-        return json.loads(text)
-    except ValueError:
-        return text
+        kept = json.loads(file.read_text("utf-8"))
+        lines = unified(str(kept["base"]), str(kept["staged"]), "as it was", "dropped")
+    except FileNotFoundError:
+        note(f"nothing was staged for {session.draft.path}")
+        return
+    except (ValueError, KeyError, TypeError):
+        lines = [f"what was staged in {file}, which cannot be read"]
+    file.unlink(missing_ok=True)
+    for line in lines:
+        note(one_line(line))
+    note(f"dropped; nothing is staged for {session.draft.path} any more")
+
+
+def _value(key: str, text: str) -> tuple[object, bool]:
+    """A value as JSON, or the text itself where it is none (then True): `x=abc` need not be quoted twice."""
+
+    def refuse(name: str) -> object:
+        raise UsageError(f"{key}: {name} is no JSON, and engines refuse such a config; write a number or null")
+
+    try:
+        return json.loads(text, parse_constant=refuse), False
+    except (ValueError, RecursionError):
+        return text, True
+
+
+def _taken_as_text(key: str, text: str, made: Sequence[Change]) -> str:
+    said = f"{key}: {one_line(text)} is no JSON, so it is taken as a string"
+    before = next((item.before for item in made if item.absent != "before"), None)
+    if isinstance(before, (int, float)):
+        said += f"; what it replaces, {json.dumps(before)}, was no string"
+    return said
 
 
 async def _stage_fix(session: Session, check: str) -> None:
@@ -163,25 +216,35 @@ async def _write(args: argparse.Namespace) -> Exit:
             raise
         _keep(session)
         _keep_cause(session, done.sha256, finding)
-        say(f"{draft.path} written: version {done.version.id}, sha256 {done.sha256[:12]}; before: {done.backup_path}")
+        say(
+            f"{draft.path} written: version {done.version.id}, sha256 {done.sha256[:12]}; "
+            f"before: {done.backup_path or 'nothing was there'}"
+        )
     return Exit.OK
 
 
 async def _history(args: argparse.Namespace) -> Exit:
-    import time
-
     async with opened(args) as session:
-        draft = await _load(session)
-        for item in await draft.history():
-            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.seen))
-            here = "  on the host" if item.sha == draft.base_sha else ""
-            say(f"{item.id:>5}  {when}  {item.sha[:12]}  {item.by:<8} {one_line(item.why)}{here}")
+        await _list_versions(await _load(session, unread=True))
     return Exit.OK
 
 
+async def _list_versions(draft: DraftStage) -> None:
+    versions = await draft.history()
+    if not versions:
+        note(f"no version of {draft.path} is kept here")
+    for item in versions:
+        here = "  on the host" if item.sha == draft.base_sha else ""
+        say(f"{item.id:>5}  {moment(item.seen)}  {item.sha[:12]}  {item.by:<8} {one_line(item.why)}{here}")
+
+
 async def _restore(args: argparse.Namespace) -> Exit:
+    _refuse_read_only(args)
     async with opened(args) as session:
-        draft = await _load(session)
+        draft = await _load(session, unread=True)
+        if args.version is None:
+            await _list_versions(draft)
+            raise UsageError(f"which version? console draft restore {session.deployment.name} VERSION stages one")
         version = await draft.restore(args.version)
         _keep(session)
         _show_changes(draft)

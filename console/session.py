@@ -12,9 +12,9 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from console.checking import Report, request_for, run_on_host
-from console.draft import DraftStage
+from console.draft import LONGEST_CONFIG, DraftStage
 from console.errors import ConsoleError, DeploymentError, Refused
-from console.following import follow_events
+from console.following import Tell, follow_events
 from console.launch import LaunchPlan, ServerStatus, engine_part, flags_of, with_secrets
 from console.paths import history_file
 from console.runs import FAILED, READY, STOPPED, Run, RunHistory, sha_of
@@ -25,6 +25,7 @@ from console.wiring import Wiring, ids_in, ids_key, read_wiring, served_by_ids
 from remote import files, server
 from remote.errors import PermissionDenied, RemoteError
 from remote.host import home, open_host
+from remote.output import log_source
 from remote.server import STATE
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 STAGED = "~/.cache/eagle-console/staged"
 """Where a staged config is put on the host for the `cfg` checks to read."""
-_CONFIG_LIMIT = 1 << 22
 _LAUNCH_S = 120.0
 """A launch says its process well within this; a run that has none by then never had one."""
 _LOOKS = 16
@@ -183,9 +183,10 @@ class Session:
         """
         return self.server.plan(overrides)
 
-    async def follow_log(self, tail: int = 2000) -> AsyncGenerator[list[Any], None]:
+    async def follow_log(self, tail: int = 2000, tell: Tell | None = None) -> AsyncGenerator[list[Any], None]:
         """The server's log as batches of events, parsed once, from `tail` lines before its end; survives rotation.
 
+        `tell` hears when another log is followed than `[server] log` names, and when it is waited for.
         Events are those of `checks.engines.<engine>.log`; each is also fed to `serving` before it is yielded.
         """
         while True:
@@ -193,11 +194,22 @@ class Session:
             self.server.followed = path
             self.server.log_moved.clear()
             engine = self.deployment.server.engine_name
-            async with aclosing(follow_events(self.host, path, engine, tail, self.server.log_moved)) as events:
+            if tell is not None and (named := await self._other_log(path)):
+                tell(f"following {path}, where the server writes, and not [server] log, which is {named}")
+            coming = follow_events(self.host, path, engine, tail, self.server.log_moved, tell=tell)
+            async with aclosing(coming) as events:
                 async for batch in events:
                     # What was there before we looked is the past: it fills the curves, and is not "now".
                     self.serving.feed(batch, live=time.monotonic() - opened > 1.0)
                     yield batch
+
+    async def _other_log(self, path: str) -> str:
+        """The log that the deployment names, where `path` is another one; links lead to the same."""
+        named = self.server.at_host(self.deployment.server.log)
+        if not named or named == path or log_source(named) is not None:
+            return "" if named == path else named
+        there = await files.stat(self.host, named)
+        return "" if there is not None and there.real == path else named
 
     # -- changing ----------------------------------------------------------------------------------------------
 
@@ -278,7 +290,7 @@ class Session:
         if good is None:
             raise Refused("no run of this deployment has served well yet, so there is nothing to go back to")
         step("last good", f"run {good.id}")
-        await self.draft.load()
+        await self.draft.load_for_restore()
         if good.config_sha and self.draft.base_sha != good.config_sha:
             await self.draft.restore(good.config_sha)
             await self.draft.write(f"back to the config of run {good.id}")
@@ -289,8 +301,11 @@ class Session:
         if not self.deployment.model.draft:
             return None
         try:
-            text = (await files.read(self.host, self.draft.path, _CONFIG_LIMIT)).decode()
+            data = await files.read(self.host, self.draft.path, LONGEST_CONFIG + 1)
+            text = data.decode()
         except (RemoteError, UnicodeDecodeError):
+            return None
+        if len(data) > LONGEST_CONFIG:
             return None
         await self.runs.keep_version(self.host.name, self.draft.path, text, "outside", "at the start of a run")
         return sha_of(text)
