@@ -204,9 +204,15 @@ def check(args: argparse.Namespace) -> Exit:
 
 
 def _explain(name: str) -> Exit:
-    from checks.catalog import find
+    from checks.catalog import all_checks, find
     from checks.errors import CheckError
 
+    family = [item for item in all_checks() if item.id.startswith(f"{name}.")]
+    if family:
+        for item in family:
+            say(f"{item.id:<22} {item.page.partition(chr(10))[0]}")
+        note(f"{name} is a family of checks; console check --explain {family[0].id} explains one")
+        return Exit.OK
     try:
         page = find(name).page
     except CheckError as error:
@@ -342,7 +348,7 @@ def _tail_file(args: argparse.Namespace) -> Exit:
 async def _tail_host(args: argparse.Namespace) -> None:
     async with opened(args) as session:
         await session.status()
-        async with aclosing(session.follow_log(args.lines)) as batches:
+        async with aclosing(session.follow_log(args.lines, note)) as batches:
             async for batch in batches:
                 _print_events(batch, args.json)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,10 @@ LINE_BYTES = 160
 """A generous mean length of a log line: how far before the end to begin for a number of lines."""
 _AT_ONCE = 1 << 12
 """Bytes parsed without a pause: some twenty lines, a millisecond or two."""
+
+
+Tell = Callable[[str], None]
+"""Hears a sentence about what is followed."""
 
 
 class LineParser:
@@ -44,11 +48,18 @@ class LineParser:
 
 
 async def follow_events(
-    host: Host, path: str, engine: str, tail: int, changed: asyncio.Event, start: int | None = None
+    host: Host,
+    path: str,
+    engine: str,
+    tail: int,
+    changed: asyncio.Event,
+    start: int | None = None,
+    tell: Tell | None = None,
 ) -> AsyncGenerator[list[Any], None]:
     """Batches of events of a log, from `start` (bytes) or `tail` lines before its end, until `changed` is set.
 
-    `path` is a file, or `docker:NAME` or `journal:UNIT`. Raises what remote.follow and remote.output raise.
+    `path` is a file, or `docker:NAME` or `journal:UNIT`; `tell` hears when it is not there and waited for.
+    Raises what remote.follow and remote.output raise.
     """
     from remote.follow import follow
     from remote.output import follow_output, log_source
@@ -67,6 +78,9 @@ async def follow_events(
             chunk = await _next(chunks, changed)
             if chunk is None:
                 return
+            if chunk.event == "missing" and tell is not None:
+                what = "is not there yet" if source is None else "prints nothing now: it ended, or is not there yet"
+                tell(f"{path} on {host.name} {what}; waiting for it")
             if chunk.event in ("truncated", "rotated"):
                 parser = LineParser(engine)
                 continue

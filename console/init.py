@@ -42,6 +42,7 @@ async def look(host: Host, spec: HostSpec, name: str, port: int = 0) -> Found:
     """
     from remote.listening import listening
 
+    _prove_name(name)
     everything, closed = await listening(host)
     servers = [(item, entry) for item in everything if (entry := _server(item)) is not None]
     picked = [pair for pair in servers if not port or pair[0].port == port]
@@ -54,6 +55,15 @@ async def look(host: Host, spec: HostSpec, name: str, port: int = 0) -> Found:
         choices = ", ".join(f"{item.port} ({_short(item.process.argv)})" for item, _ in picked)
         raise UsageError(f"several servers run on {host.name}: {choices}; pick one with --port")
     return _deployment(*picked[0], spec, name)
+
+
+def _prove_name(name: str) -> None:
+    """Raise UsageError for a name whose file would not lie in the folder of deployments, or be hidden there."""
+    if not name or name.startswith((".", "-")) or not name.isprintable() or "/" in name or "\\" in name:
+        raise UsageError(
+            f"{name!r} is no name for a deployment: its file is NAME.toml in the folder of deployments, so it has "
+            "no / or \\ in it and does not begin with . or -; give another --name"
+        )
 
 
 def _server(item: Listening) -> Entry | None:

@@ -13,10 +13,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from remote import scripts
-from remote.errors import Busy, CommandFailed, HostUnreachable, RemoteError
+from remote.errors import Busy, CommandFailed, HostUnreachable, RemoteError, printable
 from remote.host import Host, resolve
 from remote.stream import Stream
 
+_WAYS_OUT = {
+    "No space left": "Free space on its disk (df -h {folder}), and write again; the file is as it was",
+    "quota exceeded": "Free some of the account's space (quota -s), and write again; the file is as it was",
+    "must be absolute": "Name it from / or ~",
+}
+"""What to do next, by a part of what the system says."""
 HEARTBEAT = 10.0  # seconds; the holder on the host gives up after 60 of silence
 
 
@@ -94,16 +100,27 @@ async def write_atomic(
     hash), FileMissing for a missing folder (`make_folder` makes it), PermissionDenied when mode or owner could not be
     kept. On any error the file is as it was.
     """
+    full = await resolve(host, path)
     request = {
         "op": "write",
-        "path": await resolve(host, path),
+        "path": full,
         "expect_sha256": expect_sha256,
         "backup": backup,
         "mode": mode,
         "make_folder": make_folder,
         "anywhere": anywhere,
     }
-    answer, _ = await scripts.call(host, "files", request, data)
+    try:
+        answer, _ = await scripts.call(host, "files", request, data)
+    except RemoteError as error:
+        if type(error) is not RemoteError:
+            raise
+        # The system's refusals have no kind of their own, and not all of them name the path.
+        folder = printable(full.rpartition("/")[0])
+        advice = next((words for part, words in _WAYS_OUT.items() if part in error.why), "See to that, and write again")
+        raise RemoteError(
+            f"{printable(path)} was not written on {host.name}", error.why, advice.format(folder=folder)
+        ) from error
     return WriteResult(str(answer["sha256"]), str(answer["backup"]), str(answer["path"]))
 
 

@@ -180,6 +180,15 @@ def test_a_page_explains_a_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("align.states\n\n")
 
 
+def test_the_name_of_a_family_lists_its_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--explain", "align"]) == Exit.OK
+    shown = capsys.readouterr()
+    ids = [line.split()[0] for line in shown.out.splitlines()]
+    assert "align.states" in ids
+    assert all(id.startswith("align.") for id in ids)
+    assert "family" in shown.err
+
+
 def test_here_and_over_ssh_the_findings_are_the_same(embedded: Embedded, capsys: pytest.CaptureFixture[str]) -> None:
     home = embedded.folder.home
     asked = ["--json", "--skip", "align.states,replay,log,flags,ops"]
@@ -272,6 +281,7 @@ def test_the_whole_loop_by_commands(embedded: Embedded, capsys: pytest.CaptureFi
 
     code, out, err = ran(*on_host(embedded, "restart"), "--yes", "--read-only")
     assert (code, "read-only" in err) == (Exit.FINDINGS, True)
+    assert not any(line.startswith(("stop", "start", "lock")) for line in err.splitlines()), "refused before any step"
     assert ran(*on_host(embedded, "restart"), "--yes")[0] == Exit.OK
     assert ran(*on_host(embedded, "check"), "--skip", "log")[0] == Exit.OK
     history = ran(*on_host(embedded, "draft", "history"))[1].splitlines()

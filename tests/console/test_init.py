@@ -124,3 +124,9 @@ def test_what_the_user_knows_wins() -> None:
 )
 def test_a_deployment_is_called_after_its_host(host: str, name: str) -> None:
     assert init.file_name(host) == name
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/x", ".hidden", "a/b", "a\\b", "-F", "a\nb", ""])
+async def test_a_name_whose_file_would_lie_elsewhere_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="no name for a deployment"):
+        await init.look(LocalHost(), HostSpec(), name)

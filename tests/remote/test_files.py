@@ -11,7 +11,7 @@ import pytest
 
 from remote import files, scripts
 from remote.errors import Busy, ChangedMeanwhile, FileMissing, PermissionDenied, RemoteError, StoreLink
-from remote.host import Host, resolve
+from remote.host import Host, LocalHost, resolve
 from tests.remote.waiting import gone, running, until
 
 OLD, NEW = b'{"ids": [-1, 2, 30]}\n', b'{"ids": [2, 30, 58]}\n'
@@ -254,3 +254,21 @@ async def test_a_pipe_or_a_device_is_refused_not_waited_for(host: Host, tmp_path
     for look in (files.read(host, str(tmp_path / name), 10), files.sha256(host, str(tmp_path / name))):
         with pytest.raises(RemoteError, match="not a regular file"):
             await look
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [("No space left on device", "df -h /draft"), ("Disk quota exceeded", "quota -s"), ("File too large", "See to")],
+)
+async def test_what_the_system_refuses_says_where_why_and_what_next(
+    said: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def call(host: Host, *_: object) -> None:
+        raise scripts.refusal({"refused": "failed", "path": "", "detail": said}, host.name)
+
+    monkeypatch.setattr(scripts, "call", call)
+    with pytest.raises(RemoteError) as refused:
+        await files.write_atomic(LocalHost(), "/draft/config.json", b"x")
+    assert str(refused.value).startswith(f"/draft/config.json was not written on local: {said}. ")
+    assert advice in str(refused.value)
+    assert "  " not in str(refused.value)
