@@ -14,6 +14,7 @@ from console.plain import one_line
 VERDICTS = ("FAIL", "WARN", "UNKNOWN", "INFO", "PASS")
 _COLOURS = {"FAIL": "31", "WARN": "33", "UNKNOWN": "35", "INFO": "36", "PASS": "32"}
 _EVIDENCE_WIDTH = 160
+_NEEDS_WIDTH = 80
 
 Finding = Mapping[str, Any]
 
@@ -35,7 +36,7 @@ def to_text(report: Mapping[str, Any], colour: bool = False) -> str:
     """The report for a person: findings worst first, evidence and fix under each that asks for something.
 
     What passed without a number worth reading, and what lacks the same evidence, is folded into a line each; --json has
-    every finding. The last line says `not proven: …` where UNKNOWN is left.
+    every finding. The last line says `not proven: …` where UNKNOWN is left, and in short what it needs.
     """
     report = mask_json(report)
     lines: list[str] = []
@@ -63,7 +64,8 @@ def to_text(report: Mapping[str, Any], colour: bool = False) -> str:
     unproven = [item for item in report["findings"] if item["verdict"] == "UNKNOWN"]
     if unproven:
         groups = _grouped((_needs(item), str(item["check"])) for item in unproven)
-        lines.append("not proven: " + "; ".join(f"{', '.join(checks)} ({needs})" for needs, checks in groups.items()))
+        named = (f"{', '.join(checks)} ({needs})" if needs else ", ".join(checks) for needs, checks in groups.items())
+        lines.append("not proven: " + "; ".join(named))
     return "\n".join(lines)
 
 
@@ -221,8 +223,12 @@ def _engine(item: Mapping[str, Any]) -> str:
 
 
 def _needs(item: Finding) -> str:
-    needs: Sequence[Any] = (item.get("evidence") or {}).get("needs") or []
-    return one_line("needs " + ", ".join(map(str, needs)) if needs else str(item["summary"]))
+    """What would decide a finding, as one reads it in passing; empty where the line above says it at length."""
+    stated: Sequence[Any] = (item.get("evidence") or {}).get("needs") or []
+    needs = one_line(", ".join(str(need).removeprefix("needs ") for need in stated))
+    if len(needs) > _NEEDS_WIDTH:
+        needs = "" if needs in one_line(str(item["summary"])) else needs[: _NEEDS_WIDTH - 1] + "…"
+    return f"needs {needs}" if needs else ""
 
 
 def _was(before: Mapping[str, Any], step: Mapping[str, Any]) -> str:

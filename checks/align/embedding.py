@@ -108,7 +108,7 @@ def _judge(evidence: Evidence, cache: Any, distances: list[float], facts: dict[s
             fix = config_fix(evidence, engine, trained.states)
         if trained.states is None:
             here["unknown"] = "the states of the other slots"
-            here["needs"] = ["a capture from the engine, or the trainer's record, names the trained states"]
+            here["needs"] = ["a capture from the engine, or the trainer's record of the states"]
             known += "; a capture of all states, or the trainer's record, tells and gives the ids"
         verdict = Verdict.WARN if engine.source == "assumed" else Verdict.FAIL
         yield Finding(ID, verdict, f"{says}; {known}", here, fix, engine=engine.label)

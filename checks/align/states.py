@@ -247,10 +247,10 @@ def _against_served(evidence: Evidence, cache: Any, naming: Naming) -> Finding:
     if all(verdict is Verdict.PASS for verdict in verdicts):
         return Finding(ID, Verdict.PASS, "every cached slot has the numbers the engine feeds in its place", facts)
     verdict = Verdict.FAIL if Verdict.FAIL in verdicts else Verdict.UNKNOWN
-    decides = "a capture of all states (or a reference capture) says which states they are"
+    decides = "a capture of all states, or a reference capture"
     facts["needs"] = [decides]
     bad = [text for text, each in zip(words, verdicts) if each is not Verdict.PASS] + words[len(verdicts) :]
-    return Finding(ID, verdict, "; ".join(bad) + f"; {decides}", facts)
+    return Finding(ID, verdict, "; ".join(bad) + f"; {decides}, says which states they are", facts)
 
 
 def _served_slot(slot: NamedSlot) -> tuple[Verdict, str]:

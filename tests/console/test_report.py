@@ -80,6 +80,21 @@ def test_the_last_line_names_what_is_not_proven() -> None:
     assert text.splitlines()[-1] == "not proven: align.states (needs capture)"
 
 
+def test_the_last_line_repeats_nothing_at_length() -> None:
+    long = "needs " + "the states that were captured from the running server, " * 3 + "of the same texts"
+    found = [
+        finding("align.a", "UNKNOWN", summary=f"not compared: {long}", evidence={"needs": [long]}),
+        finding("align.b", "UNKNOWN", evidence={"needs": [long]}),
+        finding("align.c", "UNKNOWN", evidence={"needs": ["needs an engine capture"]}),
+        finding("align.d", "UNKNOWN", summary="x" * 500),
+        finding("cfg.e", "UNKNOWN", evidence={"needs": ["an engine capture"]}),
+    ]
+    last = report.to_text(made(*found)).splitlines()[-1]
+    assert last.startswith("not proven: align.a, align.d; align.b (needs the states that were captured")
+    assert last.endswith("…); align.c, cfg.e (needs an engine capture)")
+    assert len(last) < 200
+
+
 HOSTILE = "a\x1b]52;c;ZXZpbA==\x07b\u202e[bold]|<script>\r\nsecond"
 
 
