@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from textual import work
 from textual.filter import LineFilter
@@ -22,6 +22,7 @@ from console.screens.dialogs import Question, Reading
 from console.screens.draft import DraftScreen
 from console.screens.launch import LaunchScreen
 from console.screens.live import LiveScreen
+from console.screens.palette import KeyCommands
 from console.screens.runs import RunsScreen
 from console.screens.words import command_log, failure, help_text, restart_question, stop_question, trust_question
 from console.session import Session
@@ -47,6 +48,7 @@ class ConsoleApp(CrashingApp):
         "runs": RunsScreen,
     }
     DEFAULT_MODE = "live"
+    COMMANDS = CrashingApp.COMMANDS | {KeyCommands}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
 
     def __init__(self, deployment: Deployment, *, read_only: bool = False) -> None:
@@ -57,8 +59,9 @@ class ConsoleApp(CrashingApp):
         self.cockpit = Cockpit()
         self.changed: Signal[frozenset[Topic]] = Signal(self, "changed")
         self._changes: set[Topic] = set()
-        self._themes = [name for name, _ in theming.read_themes(paths.config_dir() / "themes")]
-        for name, values in theming.read_themes(paths.config_dir() / "themes"):
+        themes = list(theming.read_themes(paths.config_dir() / "themes"))
+        self._themes = [name for name, _ in themes]
+        for name, values in themes:
             self.register_theme(Theme(name=name, **values))
         self.theme = theming.DEFAULT
         self._ascii = [AsciiFilter()] if glyphs() is ASCII else []
@@ -197,8 +200,7 @@ class ConsoleApp(CrashingApp):
 
     def action_copy(self) -> None:
         """Copy what the screen says is worth copying (OSC 52)."""
-        text = self.screen.copyable() if hasattr(self.screen, "copyable") else ""
-        if text:
+        if text := self.screen.copyable() if hasattr(self.screen, "copyable") else "":
             self.copy_to_clipboard(text)
             self.notify("copied")
 
@@ -226,9 +228,7 @@ class ConsoleApp(CrashingApp):
     @property
     def live(self) -> LiveScreen:
         """The live screen: there from the start, it keeps the log."""
-        screen = self._screen_stacks["live"][0]
-        assert isinstance(screen, LiveScreen)
-        return screen
+        return cast(LiveScreen, self._screen_stacks["live"][0])
 
     @property
     def open_session(self) -> Session:

@@ -56,6 +56,7 @@ DRAFT = _keys(
     ("w", "write", "Write", True),
     ("u", "undo", "Undo", True),
     ("z", "restore", "Restore", True),
+    ("x", "discard", "Discard", False),
     ("r", "reload", "Reload", False),
 )
 
@@ -83,3 +84,17 @@ RUNS = _keys(
     ("space", "mark", "Mark", True),
     ("equals_sign", "compare", "Compare", True),
 )
+
+TABLES = {"live": LIVE, "draft": DRAFT, "checks": CHECKS, "launch": LAUNCH, "runs": RUNS}
+ELSEWHERE = frozenset(
+    f"{mode}.{action}"
+    for mode, actions in (
+        ("live", ("search", "measure")),
+        ("draft", ("edit", "write", "undo", "restore", "discard", "reload")),
+        ("checks", ("run_all", "cancel")),
+        ("launch", ("search", "last_good")),
+        ("runs", ("compare",)),
+    )
+    for action in actions
+)
+"""What the palette offers from other screens too: it needs nothing under a cursor."""

@@ -51,12 +51,14 @@ class ConfigText(TextArea):
 class DraftScreen(ConsoleScreen):
     """Edits the draft's config.json. e enters the editor, Esc leaves it; w shows the diff, asks, and writes.
 
-    A write is atomic and keeps the previous version; u takes back the last staged edit, z brings back a version.
+    A write is atomic and keeps the previous version; u takes back the last staged edit, x all that is
+    staged, z brings back a version.
     """
 
     CSS_PATH = "draft.tcss"
     BINDINGS = keys.DRAFT
     AUTO_FOCUS = "ConfigText"
+    _judged = ""
 
     def body(self) -> Iterable[Widget]:
         """Config on the left; diff, wiring and history on the right."""
@@ -108,6 +110,9 @@ class DraftScreen(ConsoleScreen):
     @work(exclusive=True, group="diagnose")
     async def _diagnose(self) -> None:
         assert self.session is not None
+        if self._judged != self.session.draft.staged:
+            self._judged = self.session.draft.staged
+            self.query_one("#remarks", Static).update("")
         try:
             remarks = await self.session.draft.diagnose()
         except OPERATIONAL as error:
@@ -154,6 +159,7 @@ class DraftScreen(ConsoleScreen):
             "edit": changeable,
             "write": changeable and bool(draft and draft.dirty),
             "undo": changeable and bool(draft and draft.dirty),
+            "discard": changeable and bool(draft and draft.dirty),
             "restore": changeable,
         }
         return True if possible.get(action, True) else None
@@ -172,6 +178,17 @@ class DraftScreen(ConsoleScreen):
         self.session.draft.undo()
         self.query_one(ConfigText).text = self.session.draft.staged
         self.console_app.publish(Topic.DRAFT)
+
+    @work(exclusive=True, group="write")
+    async def action_discard(self) -> None:
+        """Ask, and drop everything staged."""
+        assert self.session is not None
+        draft = self.session.draft
+        body = diff_content(draft.base, draft.staged, names=("on the host", "staged"))
+        if await self.app.push_screen_wait(Question("Discard what is staged?", body, "discard it")):
+            draft.discard()
+            self.query_one(ConfigText).text = draft.staged
+            self.console_app.publish(Topic.DRAFT)
 
     @work(exclusive=True, group="write")
     async def action_write(self) -> None:
@@ -228,7 +245,10 @@ class DraftScreen(ConsoleScreen):
     async def action_restore(self) -> None:
         """Stage an earlier version by its number."""
         assert self.session is not None
-        number = await self.app.push_screen_wait(Line("restore which version? (its number in the history)"))
+        # Where the terminal is small the history is not on the screen: it stands below the question.
+        draft = self.session.draft
+        versions = versions_content(await draft.history(), draft.base_sha, time.time())
+        number = await self.app.push_screen_wait(Line("restore which version? (its number)", below=versions))
         if not number:
             return
         try:
