@@ -128,14 +128,43 @@ async def run_on_host(host: Host, python: str, request: Mapping[str, Any]) -> As
         raise refusal
 
 
+_VERDICTS = ("PASS", "INFO", "WARN", "FAIL", "UNKNOWN")
+
 ConsoleRefusal = NotRun | UsageError
 
 
 def read_step(line: Mapping[str, Any]) -> CheckStep | None:
-    """One line of the checks' output as a step; None for an event this console does not know."""
-    event = line.get("event")
-    if event == "progress":
-        return Progress(str(line["check"]), int(line["done"]), int(line["total"]), str(line["note"]))
-    if event == "finding":
-        return Found(dict(line["finding"]))
-    return Report(dict(line["report"])) if event == "report" else None
+    """One line of the checks' output as a step; None for an event this console does not know.
+
+    Raises NotRun for a line that no checks of ours write: it comes from the host, and the screens rely on its shape.
+    """
+    try:
+        event = line.get("event")
+        if event == "progress":
+            return Progress(str(line["check"]), int(line["done"]), int(line["total"]), str(line["note"]))
+        if event == "finding":
+            return Found(_finding(line["finding"]))
+        if event == "report":
+            report = dict(line["report"])
+            findings = [_finding(item) for item in report["findings"]]
+            _verdict(report["verdict"])
+            return Report({**report, "summary": dict(report["summary"]), "findings": findings})
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotRun(f"the host answered what is no result of the checks ({error}); run them again") from None
+    return None
+
+
+def _verdict(word: object) -> None:
+    if word not in _VERDICTS:
+        raise ValueError(f"no verdict {str(word)[:40]!r}")
+
+
+def _finding(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A finding with the keys that everything here reads, of the kind it has to be."""
+    finding = dict(raw)
+    if not all(isinstance(finding[key], str) for key in ("check", "verdict", "summary")):
+        raise ValueError("a finding without words")
+    _verdict(finding["verdict"])
+    if finding.get("fix") is not None:
+        dict(finding["fix"])["kind"]
+    return finding

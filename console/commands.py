@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from console.deployment import Deployment, deployment_names, load_deployment
 from console.errors import ConsoleError, DraftError, NotRun, Refused, UsageError
 from console.exits import Exit
+from console.masking import mask_text
 from console.paths import config_dir
 from console.plain import one_line, plain
 
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> Exit:
         from remote.errors import RemoteError
 
         if not isinstance(error, RemoteError):
-            traceback.print_exc()
+            note(mask_text(traceback.format_exc()))
             note("this is a bug of the console; please report the lines above")
         return _failed(error, Exit.NOT_RUN)
 

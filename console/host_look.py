@@ -97,4 +97,5 @@ async def _run_of(session: Session, found: dict[str, Any]) -> dict[str, Any]:
     if abs((time.time() - run.started) - (found["time"] - process["started"])) > _SAME_START_S:
         return {}
     ready = run.ready - run.started if run.ready is not None else None
-    return {"config_sha256": run.config_sha, "ready_after": ready}
+    config = await session.runs.config(run.config_sha) if run.config_sha else None
+    return {"config_sha256": run.config_sha, "config": config, "ready_after": ready}
