@@ -145,13 +145,20 @@ def read_step(line: Mapping[str, Any]) -> CheckStep | None:
         if event == "finding":
             return Found(_finding(line["finding"]))
         if event == "report":
-            report = dict(line["report"])
-            findings = [_finding(item) for item in report["findings"]]
-            _verdict(report["verdict"])
-            return Report({**report, "summary": dict(report["summary"]), "findings": findings})
+            report = dict(line["report"])  # that of a capture or of flags has no findings
+            return Report(
+                _judged(report) if "findings" in report else report
+            )  # a capture and a list of flags have none
     except (KeyError, TypeError, ValueError) as error:
         raise NotRun(f"the host answered what is no result of the checks ({error}); run them again") from None
     return None
+
+
+def _judged(report: dict[str, Any]) -> dict[str, Any]:
+    """The report of a run of checks, with what everything here reads."""
+    _verdict(report["verdict"])
+    findings = [_finding(item) for item in report["findings"]]
+    return {**report, "summary": dict(report["summary"]), "findings": findings}
 
 
 def _verdict(word: object) -> None:

@@ -20,6 +20,7 @@ def test_the_lines_of_the_checks_are_steps() -> None:
     assert read_step(progress) == Progress("align.states", 1, 2, "")
     assert read_step({"event": "finding", "finding": FINDING}) == Found(FINDING)
     assert read_step({"event": "report", "report": REPORT}) == Report(REPORT)
+    assert read_step({"event": "report", "report": {"flags": []}}) == Report({"flags": []})
     assert read_step({"event": "of a later release"}) is None
 
 
