@@ -146,9 +146,7 @@ def read_step(line: Mapping[str, Any]) -> CheckStep | None:
             return Found(_finding(line["finding"]))
         if event == "report":
             report = dict(line["report"])  # that of a capture or of flags has no findings
-            return Report(
-                _judged(report) if "findings" in report else report
-            )  # a capture and a list of flags have none
+            return Report(_judged(report) if "findings" in report else report)
     except (KeyError, TypeError, ValueError) as error:
         raise NotRun(f"the host answered what is no result of the checks ({error}); run them again") from None
     return None
