@@ -74,16 +74,20 @@ async def test_without_colour_every_cell_is_grey(embedded: Embedded, monkeypatch
         await driver.until_shown("wiring – WRONG", "slot 0: fed 0, trained on 3, 3 early")
         for key, screen in SCREENS.items():
             await driver.go(key, screen)
-            colours = {
-                colour.get_truecolor()
-                for strip in driver.app.screen._compositor.render_strips()
-                for segment in strip
-                if segment.style is not None
-                for colour in (segment.style.color, segment.style.bgcolor)
-                if colour is not None
-            }
-            assert colours
-            assert all(red == green == blue for red, green, blue in colours)
+            await driver.until(lambda: colours(driver), "a screen that is drawn")
+            assert all(red == green == blue for red, green, blue in colours(driver))
+
+
+def colours(driver: Driver) -> set[tuple[int, ...]]:
+    """The colours of all cells on the screen."""
+    return {
+        tuple(colour.get_truecolor())
+        for strip in driver.app.screen._compositor.render_strips()
+        for segment in strip
+        if segment.style is not None
+        for colour in (segment.style.color, segment.style.bgcolor)
+        if colour is not None
+    }
 
 
 async def test_without_utf8_every_cell_is_ascii(embedded: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
