@@ -42,6 +42,7 @@ from checks.capture_folder import (
 from checks.capture_ranks import LONG, at_once, compares_long, long_text, longest_prompt, ranks_of
 from checks.errors import CaptureFailed, CheckError, NeedsLibrary, NotRunnable
 from checks.reference import SMALL, reference_states, transformers_version, weight_bytes
+from checks.started import started_at
 
 if TYPE_CHECKING:
     from checks.evidence import Evidence
@@ -326,7 +327,7 @@ def _edited_since_start(evidence: Evidence, info: Mapping[str, Any]) -> str:
     Known only where the server or the request tells its process id, and this machine its start; otherwise nothing is
     claimed.
     """
-    draft, started = evidence.draft, _started(info.get("pid") or evidence.request.server.pid or None)
+    draft, started = evidence.draft, started_at(info.get("pid") or evidence.request.server.pid or None)
     if draft is None or draft.config_path is None or started is None:
         return ""
     try:
@@ -338,19 +339,6 @@ def _edited_since_start(evidence: Evidence, info: Mapping[str, Any]) -> str:
     return (
         "the draft's config was written after the server started, so the server feeds what the old one said; restart it"
     )
-
-
-def _started(pid: object) -> float | None:
-    """When a process began, in seconds since the epoch, by /proc; None where that cannot be told."""
-    if not isinstance(pid, int) or isinstance(pid, bool):
-        return None
-    try:
-        ticks = int(Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[19])
-        # Against the uptime, not the boot time: that one is whole seconds, and a config is often written just before.
-        uptime = float(Path("/proc/uptime").read_text("ascii").split()[0])
-        return time.time() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 # -- where it is kept ----------------------------------------------------------------------------------------------

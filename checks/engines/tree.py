@@ -277,3 +277,15 @@ def _is_name(node: ast.AST, name: str) -> bool:
 
 def _is_self(node: ast.AST, attribute: str) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == attribute and _is_name(node.value, "self")
+
+
+def unguarded_sum(statement: ast.stmt) -> bool:
+    """Whether a statement adds the residual without a look at whether there is one: at layer 0 there is none yet."""
+    guarded = {id(item) for node in ast.walk(statement) if isinstance(node, ast.IfExp) for item in ast.walk(node)}
+    return any(
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Add)
+        and id(node) not in guarded
+        and any(isinstance(item, ast.Name) and item.id == "residual" for item in (node.left, node.right))
+        for node in ast.walk(statement)
+    )

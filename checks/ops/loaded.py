@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from checks.evidence import Evidence
 from checks.ops.life import GRACE_S, course_of, ready_by
 from checks.ops.process import served_draft
 from checks.ops.snapshot import snapshot_of, stamp
+from checks.started import started_at
 
 RESTART = "a restart, or a capture from the running server"
 """What decides where the running server has another config than the one on disk."""
@@ -117,19 +116,6 @@ def _find(evidence: Evidence) -> Earlier | None:
         by_content=bool(seen.config_sha256),
         config=_parsed(seen.config),
     )
-
-
-def started_at(pid: int) -> float | None:
-    """When a process of this machine began, in Unix seconds, by /proc; None where that cannot be told."""
-    if pid <= 0:
-        return None
-    try:
-        ticks = int(Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[19])
-        # Against the uptime, not the boot time: that one is whole seconds.
-        uptime = float(Path("/proc/uptime").read_text("ascii").split()[0])
-        return time.time() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _parsed(text: str) -> Mapping[str, Any] | None:

@@ -98,21 +98,22 @@ def _killed_scheduler(folder: Path) -> str:
     with running_sglang(folder, pair.target, pair.draft) as server:
         server.await_healthy()
         server.generate(prompts(1)[0], 96)
-        os.kill(_scheduler(server), signal.SIGKILL)
+        os.kill(child(server, b"sglang::scheduler"), signal.SIGKILL)
         server.await_end()
         return server.log()
 
 
-def _scheduler(server: EngineServer) -> int:
+def child(server: EngineServer, title: bytes) -> int:
+    """The process that a server started and that calls itself so. Raises AssertionError when there is none."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             ours = re.search(rf"^PPid:\t{server.process.pid}$", (folder / "status").read_text(), re.MULTILINE)
             name = (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if ours and name.startswith(b"sglang::scheduler"):
+        if ours and name.startswith(title):
             return int(folder.name)
-    raise AssertionError("the server has no scheduler")
+    raise AssertionError(f"the server has no process {title.decode()}")
 
 
 def _reading(cause: str, *phases: str) -> Reading:

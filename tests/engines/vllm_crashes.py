@@ -21,7 +21,7 @@ from typing import Any
 from checks.engines.vllm import log
 from console.demo.setup import RIGHT, TRAINED_STATES
 from tests.console.engine_process import READY, running_engine, speculative_flags
-from tests.engines.crashes import RECORDINGS, Crash, Reading, neutral, read
+from tests.engines.crashes import RECORDINGS, Crash, Reading, child, neutral, read
 from tests.engines.pair import Pair, copied_pair, prompts
 from tests.engines.serving import EngineServer, running_vllm, unused_port
 
@@ -109,7 +109,7 @@ def _killed_core(folder: Path) -> str:
         server.await_healthy()
         _complete(server, PROMPT_TOKENS)
         _await_metrics(server)
-        os.kill(_core(server), signal.SIGKILL)
+        os.kill(child(server, b"VLLM::EngineCore"), signal.SIGKILL)
         server.await_end()
         return server.log()
 
@@ -119,18 +119,6 @@ def _await_metrics(server: EngineServer) -> None:
     deadline = time.monotonic() + 30
     while "SpecDecoding metrics" not in server.log() and time.monotonic() < deadline:
         time.sleep(0.5)
-
-
-def _core(server: EngineServer) -> int:
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            ours = re.search(rf"^PPid:\t{server.process.pid}$", (folder / "status").read_text(), re.MULTILINE)
-            name = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if ours and name.startswith(b"VLLM::EngineCore"):
-            return int(folder.name)
-    raise AssertionError("the server has no engine process")
 
 
 def reading(text: str) -> Reading:

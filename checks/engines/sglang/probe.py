@@ -15,7 +15,7 @@ from checks.engines.interpret import CAPTURE_FLAG, CAPTURE_LIST, Captured, Inter
 from checks.engines.interpret import Path as Root
 from checks.engines.reach import Reach, RuleUnknown, collect
 from checks.engines.sglang.layers import UNMARKED
-from checks.engines.tree import ClassSource, Method, ModelTree, SourceUnknown
+from checks.engines.tree import ClassSource, Method, ModelTree, SourceUnknown, unguarded_sum
 from checks.layers import Served
 
 SETTER = "set_eagle3_layers_to_capture"
@@ -207,17 +207,6 @@ def _takes_start(walker: ClassSource) -> bool | None:
         return None
     for body in bodies:
         for statement in body.body:
-            if starts_none and _unguarded_sum(statement):
+            if starts_none and unguarded_sum(statement):
                 return False
     return True
-
-
-def _unguarded_sum(statement: ast.stmt) -> bool:
-    guarded = {id(item) for node in ast.walk(statement) if isinstance(node, ast.IfExp) for item in ast.walk(node)}
-    return any(
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Add)
-        and id(node) not in guarded
-        and any(isinstance(item, ast.Name) and item.id == "residual" for item in (node.left, node.right))
-        for node in ast.walk(statement)
-    )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from checks.engines.reach import Reach
-from checks.engines.tree import ClassSource, SourceUnknown
+from checks.engines.tree import ClassSource, SourceUnknown, unguarded_sum
 from checks.engines.vllm.scope import VllmTree
 
 LIST = "aux_hidden_state_layers"
@@ -82,7 +82,7 @@ def _asked(walker: ast.ClassDef) -> Iterator[_Asked]:
                 tested = [item for item in ast.walk(node.test) if _tests(item)]
                 for item in tested:
                     assert isinstance(item, ast.Compare)
-                    yield _Asked(node, item.left, not any(_adds(statement) for statement in node.body))
+                    yield _Asked(node, item.left, not any(unguarded_sum(statement) for statement in node.body))
             elif isinstance(node, ast.Call) and _is_self(node.func, ADDER) and len(node.args) == 4:
                 yield _Asked(node, node.args[1], True)
 
@@ -93,18 +93,6 @@ def _tests(node: ast.AST) -> bool:
         and len(node.ops) == 1
         and isinstance(node.ops[0], ast.In)
         and _is_self(node.comparators[0], LIST)
-    )
-
-
-def _adds(statement: ast.stmt) -> bool:
-    """Whether a sum with the residual is made without a look at whether there is one."""
-    seen_to = {id(item) for node in ast.walk(statement) if isinstance(node, ast.IfExp) for item in ast.walk(node)}
-    return any(
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Add)
-        and id(node) not in seen_to
-        and any(isinstance(item, ast.Name) and item.id == "residual" for item in (node.left, node.right))
-        for node in ast.walk(statement)
     )
 
 
