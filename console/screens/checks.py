@@ -104,8 +104,8 @@ class ChecksScreen(ConsoleScreen):
     def _fill(self) -> None:
         board, g = self.cockpit.board, glyphs()
         table = self.query_one(FindingList)
-        # A run of one check leaves the cursor on it; one of all ends with what is worst.
-        chosen = self.current if board.only or board.took == self._judged else None
+        # A run of one check leaves the cursor on it; one of several ends with what is worst.
+        chosen = self.current if len(board.only) == 1 or board.took == self._judged else None
         self._shown = [item for item in board.findings if not self._only_failing or item["verdict"] in _FAILING]
         if not board.busy or board.only:
             self._shown.sort(key=lambda item: _WORST_FIRST.get(item["verdict"], len(_WORST_FIRST)))

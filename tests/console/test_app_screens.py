@@ -251,6 +251,23 @@ async def test_a_check_that_is_run_again_keeps_its_row_and_the_cursor(embedded: 
         assert "stale: " not in screen.copyable()
 
 
+async def test_a_run_of_several_ends_on_the_worst_though_another_was_told_first(embedded: Embedded) -> None:
+    async with driven(embedded.folder.deployment) as driver:
+        await driver.go("3", "ChecksScreen")
+        board = driver.app.cockpit.board
+        board.begin(("cfg.a", "align.b"))
+        for check, verdict in (("cfg.a", "PASS"), ("align.b", "FAIL")):
+            board.step(Found({**hostile(check), "verdict": verdict, "summary": f"{check} says"}))
+            driver.app.publish(Topic.CHECKS)
+            await driver.until_shown(f"{check} says")
+        board.step(Report({"verdict": "FAIL", "findings": []}))
+        driver.app.publish(Topic.CHECKS)
+        await driver.until_shown("checks – FAIL")
+        screen = driver.app.screen
+        assert isinstance(screen, ChecksScreen)
+        assert screen.current is not None and screen.current["check"] == "align.b"
+
+
 # -- hostile text ------------------------------------------------------------------------------------------------
 
 
