@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from checks.catalog import choose, run_checks
-from checks.data.scan import finish
 from checks.errors import CheckError, NotRunnable
 from checks.evidence import Evidence
 from checks.finding import Finding, Verdict, overall, plain
@@ -34,7 +33,7 @@ def answer(request: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
     for finding in run_checks(evidence, chosen):
         findings.append(finding)
         emit({"event": "finding", "finding": finding.as_json()})
-    finish(evidence)
+    evidence.close()
     verdicts = [finding.verdict for finding in findings]
     return {
         "schema": SCHEMA,

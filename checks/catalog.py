@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import time
@@ -90,6 +89,8 @@ def find(id: str) -> Check:
 
 def nearest(name: str) -> str:
     """What a wrong check name may have meant."""
+    import difflib
+
     ids = [item.id for item in all_checks()]
     families = {id.split(".")[0] for id in ids}
     # A name without its family, or with a wrong one, is nearest to the ids that end like it.

@@ -56,6 +56,7 @@ class Evidence:
         self._progress = progress
         self._check = ""
         self._memo: dict[object, tuple[Any, CheckError | None]] = {}
+        self._closing: list[Callable[[], None]] = []
         # Given paths are proven to exist before any check runs: a missing one is exit 3, not a finding.
         given_path(request.parent, "--parent")
         given_path(request.engine_source, "--engine-source")
@@ -140,6 +141,15 @@ class Evidence:
             raise failure
         result: T = value
         return result
+
+    def at_end(self, close: Callable[[], None]) -> None:
+        """Have this called when every check has said its part."""
+        self._closing.append(close)
+
+    def close(self) -> None:
+        """Every check has said its part."""
+        while self._closing:
+            self._closing.pop()()
 
     def begin(self, check: str) -> None:
         """Say which check runs now; its progress is reported under this id."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from checks.align.running import RESTART, Running, running
+from checks.align.running import RESTART, Running, captured_since, running
 from checks.align.wording import place
 from checks.capture_ranks import NO_FUSION, differences
 from checks.catalog import check
@@ -14,7 +14,6 @@ from checks.evidence import Evidence, Need
 from checks.finding import Finding, FlagsFix, Verdict
 from checks.naming import NamedSlot, Naming, engine_capture, name_served, name_slots, number
 from checks.nearest import ROUNDING, STRAY
-from checks.ops.loaded import captured_since
 from checks.trainers import trainers_with_default
 from checks.wiring import config_fix, configured_ids, fed_states, judged_engines, offsets
 

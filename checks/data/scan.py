@@ -125,24 +125,14 @@ def _scan(evidence: Evidence, cache: Cache) -> Scan:
 
 
 def _kept(evidence: Evidence, cache: Cache) -> Kept:
-    """What an interrupted walk over this cache left, and where this one keeps its own; gone by `finish`."""
+    """What an interrupted walk over this cache left, and where this one keeps its own.
+
+    It is gone once every check has said its part: there is nothing left to continue.
+    """
     asked = sorted({item.layout for item in evidence.request.caches})
     kept = Kept(cache, "|".join(asked))
-    evidence.memo(_KEPT, _no_walks).append(kept)
+    evidence.at_end(kept.drop)
     return kept
-
-
-def finish(evidence: Evidence) -> None:
-    """To be called when every check has said its part: there is nothing left to continue."""
-    for kept in evidence.memo(_KEPT, _no_walks):
-        kept.drop()
-
-
-_KEPT = "walks that can be continued"
-
-
-def _no_walks() -> list[Kept]:
-    return []
 
 
 def _once(kept: Kept | None, where: Place, name: str, look: Callable[[], Seen]) -> Seen:

@@ -88,7 +88,7 @@ def _probed(evidence: Evidence, module: Any, found: Located, given: str) -> Engi
     source = GIVEN if given else INSTALLED
     if not hasattr(module, "probe"):
         return _from_table(module, version, architecture, source, "its source is not read yet")
-    probes = (module.probe(folder, architecture) for folder in found.folders)
+    probes = (module.probe.probe(folder, architecture) for folder in found.folders)
     probe = next((item for item in probes if item.found), None)
     if probe is None:
         return _from_table(module, version, architecture, source, f"no model files below {found.folders[-1]}")
@@ -209,7 +209,7 @@ def _from_source(request: Request) -> Any | None:
         return None
     root = Path(request.engine_source).expanduser()
     for module in REGISTRY.values():
-        if module.looks_like(root):
+        if module.probe.looks_like(root):
             return module
     raise NotRunnable(
         f"--engine-source {request.engine_source}: no model files of {' or '.join(sorted(REGISTRY))} below it; "

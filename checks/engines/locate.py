@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +130,8 @@ def version_beside(package: Path) -> str:
 
 
 def _ask(python: str, entry: Entry, cwd: str, pythonpath: str) -> tuple[dict[str, Any] | None, str]:
+    import subprocess
+
     environment = dict(os.environ)
     environment.pop("PYTHONPATH", None)
     environment.pop("PYTHONHOME", None)

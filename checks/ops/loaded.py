@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from checks.draft import IN_EAGLE_CONFIG, KEY, TOP_LEVEL
-from checks.errors import CheckError
 from checks.evidence import Evidence
 from checks.ops.life import GRACE_S, course_of, ready_by
 from checks.ops.process import served_draft
 from checks.ops.snapshot import snapshot_of, stamp
 from checks.started import started_at
-
-RESTART = "a restart, or a capture from the running server"
-"""What decides where the running server has another config than the one on disk."""
 
 
 @dataclass(frozen=True)
@@ -58,37 +52,6 @@ def earlier_config(evidence: Evidence) -> Earlier | None:
     file was written. A server of another draft is told by `ops.identity`.
     """
     return evidence.memo("earlier config", lambda: _find(evidence))
-
-
-def fed_before(evidence: Evidence, engine: Any) -> tuple[int, ...] | None:
-    """The states that the running server feeds under its earlier config, by the engine's rule; None if not known."""
-    earlier = earlier_config(evidence)
-    if earlier is None or not earlier.surely or earlier.config is None:
-        return None
-    if evidence.target is None or engine.rule is None:
-        return None
-    nested = earlier.config.get("eagle_config")
-    inner = nested.get(KEY) if isinstance(nested, Mapping) else None
-    ids = {TOP_LEVEL: earlier.config.get(KEY), IN_EAGLE_CONFIG: inner}.get(engine.pointer)
-    if ids is not None and not isinstance(ids, list):
-        return None
-    try:
-        served = engine.rule.served(ids, evidence.target.n)
-    except CheckError:
-        return None
-    # One that is said to break and runs all the same was patched, and feeds what it was asked for.
-    return tuple(served.states) or None
-
-
-def captured_since(evidence: Evidence, capture: Any) -> bool:
-    """Whether a capture was written in this life of the server, whose config is another one than that on disk."""
-    earlier = earlier_config(evidence)
-    if earlier is None:
-        return False
-    try:
-        return bool((Path(capture.path) / "manifest.json").stat().st_mtime > earlier.started)
-    except OSError:
-        return False
 
 
 def _find(evidence: Evidence) -> Earlier | None:

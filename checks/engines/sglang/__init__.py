@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from checks.engines.sglang import launch, log
+from checks.engines.parts import parts
 from checks.engines.sglang.layers import POINTER, READS_IDS, TableRule, table_rule
-from checks.engines.sglang.probe import Probe, models_folder, probe
 from checks.engines.versions import release
 
 NAME = "sglang"
 PACKAGE = "sglang"
 
-__all__ = ["NAME", "PACKAGE", "Probe", "launch", "log", "looks_like", "pointers", "probe", "rule_for"]
+__getattr__ = parts(__name__, "launch", "log", "probe")
 
 
 def rule_for(version: str, architecture: str) -> tuple[TableRule | None, str]:
@@ -24,8 +21,3 @@ def pointers(version: str, architecture: str) -> tuple[str, ...]:
     """Where this version reads the ids in the draft's config, as JSON pointers in order of precedence."""
     asked = release(version)
     return (POINTER,) if not asked or asked in READS_IDS else ()
-
-
-def looks_like(root: Path) -> bool:
-    """Whether a source folder is this engine's: its model files lie where SGLang keeps them."""
-    return models_folder(root) is not None

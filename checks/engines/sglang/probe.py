@@ -96,6 +96,11 @@ def models_folder(root: Path) -> Path | None:
     return next((folder for name in MODEL_FOLDERS if (folder := root / name).is_dir()), None)
 
 
+def looks_like(root: Path) -> bool:
+    """Whether a source folder is this engine's: its model files lie where SGLang keeps them."""
+    return models_folder(root) is not None
+
+
 def probe(root: Path, architecture: str) -> Probe:
     """Read the rule for a target's architecture below a source root: a package, an unpacked wheel, a checkout."""
     folder = models_folder(root)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from checks.engines.vllm import launch, layers, log
+from checks.engines.parts import parts
+from checks.engines.vllm import layers
 from checks.engines.vllm.layers import TableRule, table_rule
-from checks.engines.vllm.probe import package_folder, probe
-
-__all__ = ["NAME", "PACKAGE", "launch", "log", "looks_like", "pointers", "probe", "rule_for"]
 
 NAME = "vllm"
 PACKAGE = "vllm"
+
+__getattr__ = parts(__name__, "launch", "log", "probe")
 
 
 def rule_for(version: str, architecture: str) -> tuple[TableRule | None, str]:
@@ -22,8 +20,3 @@ def rule_for(version: str, architecture: str) -> tuple[TableRule | None, str]:
 def pointers(version: str, architecture: str) -> tuple[str, ...]:
     """Where this version reads the ids in the draft's config, as JSON pointers in order of precedence."""
     return layers.pointers(table_rule(version, architecture)[0])
-
-
-def looks_like(root: Path) -> bool:
-    """Whether a source folder is this engine's."""
-    return package_folder(root) is not None

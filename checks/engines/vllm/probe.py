@@ -104,6 +104,11 @@ def package_folder(root: Path) -> Path | None:
     return next((folder for name in PACKAGE_FOLDERS if ((folder := root / name) / MODELS).is_dir()), None)
 
 
+def looks_like(root: Path) -> bool:
+    """Whether a source folder is this engine's."""
+    return package_folder(root) is not None
+
+
 def probe(root: Path, architecture: str) -> Probe:
     """Read the rule for a target's architecture below a source root."""
     package = package_folder(root)
