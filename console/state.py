@@ -24,7 +24,8 @@ def worst(verdicts: Iterable[str]) -> str:
 class CheckBoard:
     """The checks as a list: findings by id in the order they came, and what runs now.
 
-    Of checks that are run again, the former findings stay, `stale`, until their new ones are there.
+    What was found before a run stays, `stale`, until its check is told again. A run that was cancelled or that failed
+    proves nothing about what it did not tell: the verdict of what is there is then at best UNKNOWN.
     """
 
     findings: list[dict[str, Any]] = field(default_factory=list)
@@ -39,20 +40,25 @@ class CheckBoard:
     only: frozenset[str] = frozenset()
     """The checks that the run is of; empty for all of them."""
     stale: set[str] = field(default_factory=set)
+    partial: bool = False
+    """Whether the last run of all checks ended early: some may never have been told."""
 
     @property
     def busy(self) -> bool:
         """Whether a run is going on."""
         return bool(self.started) and self.took is None
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether what is there is not the whole of an ended run."""
+        return not self.busy and (self.partial or bool(self.stale))
+
     def begin(self, only: Iterable[str] = ()) -> None:
-        """A run of all checks, or of some, starts. What was found before is forgotten, or stale where it is of some."""
+        """A run of all checks, or of some, starts: what was found of them before is stale."""
         self.only = frozenset(only)
-        if self.only:
-            self.stale |= self.only.intersection(item["check"] for item in self.findings)
-        else:
-            self.findings, self.verdict, self.stale = [], "", set()
+        self.stale |= {item["check"] for item in self.findings if self._asked(item["check"])}
         self.running, self.note, self.error = "", "connecting", ""
+        self.done = self.total = 0
         self.started, self.took = time.monotonic(), None
 
     def step(self, step: Progress | Found | Report) -> None:
@@ -62,10 +68,16 @@ class CheckBoard:
         elif isinstance(step, Found):
             self._take(step.finding)
         else:
-            self.findings = [item for item in self.findings if item["check"] not in self.only & self.stale]
-            self.stale -= self.only
-            self.verdict = worst(item["verdict"] for item in self.findings) if self.only else step.verdict
-            self.end()
+            # A check that was run and told nothing has nothing to say any more.
+            gone = {check for check in self.stale if self._asked(check)}
+            self.findings = [item for item in self.findings if item["check"] not in gone]
+            self.stale -= gone
+            self.partial = self.partial and bool(self.only)
+            self._close(worst(item["verdict"] for item in self.findings) if self.only else step.verdict)
+
+    def _asked(self, check: str) -> bool:
+        """Whether the run is of this check."""
+        return not self.only or check in self.only
 
     def _take(self, finding: dict[str, Any]) -> None:
         """Put a finding where the former ones of its check stood, or behind what there is."""
@@ -80,10 +92,19 @@ class CheckBoard:
         else:
             self.findings.insert(places[-1] + 1, finding)
 
-    def end(self, error: str = "") -> None:
-        """The run ended, was cancelled or could not be made."""
+    def end(self, error: str) -> None:
+        """The run was cancelled or could not be made; what it told stays."""
+        if self.only:
+            # A check may tell more than once: what it told so far is not all of it.
+            self.stale |= self.only.intersection(item["check"] for item in self.findings)
+        else:
+            self.partial = True
+        self._close(worst(item["verdict"] for item in self.findings), error)
+
+    def _close(self, verdict: str, error: str = "") -> None:
         self.took = time.monotonic() - self.started
         self.running, self.error = "", error
+        self.verdict = worst((verdict, "UNKNOWN")) if self.interrupted else verdict
 
 
 SETTLED = 8

@@ -7,6 +7,7 @@ from typing import Any
 
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
+from textual.coordinate import Coordinate
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
@@ -69,6 +70,7 @@ class ChecksScreen(ConsoleScreen):
         super().__init__()
         self._only_failing = False
         self._shown: list[dict[str, Any]] = []
+        self._places: dict[str, int] = {}
         self._judged: float | None = None
         self._drawn: list[tuple[dict[str, Any], bool]] = []
         self._layout = (0, 0)
@@ -102,54 +104,67 @@ class ChecksScreen(ConsoleScreen):
         return self._shown[row] if 0 <= row < len(self._shown) else None
 
     def _fill(self) -> None:
-        board, g = self.cockpit.board, glyphs()
-        table = self.query_one(FindingList)
-        # A run of one check leaves the cursor on it; one of several ends with what is worst.
-        chosen = self.current if len(board.only) == 1 or board.took == self._judged else None
-        self._shown = [item for item in board.findings if not self._only_failing or item["verdict"] in _FAILING]
-        if not board.busy or board.only:
-            self._shown.sort(key=lambda item: _WORST_FIRST.get(item["verdict"], len(_WORST_FIRST)))
+        board, table = self.cockpit.board, self.query_one(FindingList)
+        # A run of one check leaves the cursor on it, and one that was cancelled where it is; else it ends on the worst.
+        ended = board.took not in (None, self._judged) and not board.error
+        chosen = None if ended and len(board.only) != 1 else self.current
         self._judged = board.took
+        self._order()
         # 1 cell for the glyph, 2 of padding a column, 1 for the scrollbar.
         longest = max((len(item["check"]) for item in board.findings), default=0)
         names = max(_CHECK_WIDTH, min(longest, table.size.width // 3))
         layout = (names, max(20, table.size.width - names - 9))
         rows = [(item, item["check"] in board.stale) for item in self._shown]
-        if layout != self._layout or self._drawn != rows[: len(self._drawn)]:
+        if layout != self._layout or len(rows) < len(self._drawn):
             self._layout, self._drawn = layout, []
             table.clear()
             table.columns[ColumnKey("check")].width, table.columns[ColumnKey("summary")].width = layout
-        # While a run goes on, findings are only added: filling the table anew each time would stop the screen.
-        for item, stale in rows[len(self._drawn) :]:
-            glyph, style = VERDICTS.get(item["verdict"], VERDICTS["UNKNOWN"])
-            engine = f" ({item['engine']})" if item.get("engine") else ""
-            table.add_row(
-                Content.styled(getattr(g, glyph), style),
-                Content.styled(clip(item["check"], names), style),
-                Content(fit(one_line(f"{STALE if stale else ''}{item['summary']}{engine}"), layout[1])),
-            )
+        # Only what is another: filling the table anew with each finding would stop the screen.
+        for place, (item, stale) in enumerate(rows):
+            if place >= len(self._drawn):
+                table.add_row(*_cells(item, stale, layout))
+            elif self._drawn[place] != (item, stale):
+                for column, cell in enumerate(_cells(item, stale, layout)):
+                    table.update_cell_at(Coordinate(place, column), cell)
         self._drawn = rows
         if self._shown:
             table.move_cursor(row=_row_of(chosen, self._shown))
         table.border_title = Content(self._title())
-        table.border_subtitle = Content(self._subtitle())
+        table.border_subtitle = Content(fit(self._subtitle(), table.size.width - 4))
         self._detail()
+
+    def _order(self) -> None:
+        """The worst first; while a run goes on each check keeps its place, and new ones come behind."""
+        board, ordered = self.cockpit.board, list(self.cockpit.board.findings)
+        if board.busy:
+            ordered.sort(key=lambda item: self._places.get(item["check"], len(self._places)))
+        else:
+            ordered.sort(key=lambda item: _WORST_FIRST.get(item["verdict"], len(_WORST_FIRST)))
+            self._places = {item["check"]: place for place, item in reversed(list(enumerate(ordered)))}
+        self._shown = [item for item in ordered if not self._only_failing or item["verdict"] in _FAILING]
 
     def _title(self) -> str:
         board = self.cockpit.board
-        if board.verdict:
-            return f"checks – {board.verdict}"
-        return "checks" if board.started else "checks – c runs them on the host"
+        if not board.started:
+            return "checks – c runs them on the host"
+        if board.busy:
+            return f"checks – was {board.verdict}" if board.verdict else "checks"
+        return f"checks – {board.verdict}{', interrupted' if board.interrupted else ''}"
 
     def _subtitle(self) -> str:
         board = self.cockpit.board
         if board.busy:
             count = f" {board.done}/{board.total}" if board.total else ""
             return f"{glyphs().running} {board.running or 'starting'}{count} {one_line(board.note)} – x cancels"
-        if board.error:
-            return one_line(board.error)[:80]
-        only = "only failing – " if self._only_failing else ""
-        return f"{only}{len(board.findings)} findings in {board.took:.1f}s" if board.took is not None else ""
+        if board.took is None:
+            return ""
+        stale = sum(item["check"] in board.stale for item in board.findings)
+        parts = [
+            one_line(board.error),
+            "only failing" if self._only_failing else "",
+            f"{stale} of {len(board.findings)} findings stale" if stale else f"{len(board.findings)} findings",
+        ]
+        return " – ".join(filter(None, parts)) + ("" if board.error else f" in {board.took:.1f}s")
 
     def _detail(self) -> None:
         item = self.current
@@ -226,6 +241,18 @@ class ChecksScreen(ConsoleScreen):
             self.cockpit.causing = finding
             self.console_app.publish(Topic.STATUS)
             self.app.switch_mode("launch")
+
+
+def _cells(item: dict[str, Any], stale: bool, layout: tuple[int, int]) -> tuple[Content, Content, Content]:
+    """Glyph, check and summary of a finding in columns of these widths; dim while it is stale."""
+    glyph, style = VERDICTS.get(item["verdict"], VERDICTS["UNKNOWN"])
+    engine = f" ({item['engine']})" if item.get("engine") else ""
+    summary = fit(one_line(f"{STALE if stale else ''}{item['summary']}{engine}"), layout[1])
+    return (
+        Content.styled(getattr(glyphs(), glyph), f"{style} dim" if stale else style),
+        Content.styled(clip(item["check"], layout[0]), f"{style} dim" if stale else style),
+        Content.styled(summary, "dim" if stale else ""),
+    )
 
 
 def _is_matrix(item: dict[str, Any]) -> bool:

@@ -236,10 +236,13 @@ async def test_a_check_that_is_run_again_keeps_its_row_and_the_cursor(embedded: 
         await driver.press("down")
         screen = driver.app.screen
         assert isinstance(screen, ChecksScreen)
-        for step in (lambda: board.begin(("align.b",)), lambda: board.end("cancelled")):
+        for step, title in (
+            (lambda: board.begin(("align.b",)), "checks – was FAIL"),
+            (lambda: board.end("cancelled"), "checks – FAIL, interrupted"),
+        ):
             step()
             driver.app.publish(Topic.CHECKS)
-            await driver.until_shown("stale: align.b says", "checks – FAIL")
+            await driver.until_shown("stale: align.b says", title)
             assert screen.current is not None and screen.current["check"] == "align.b"
             assert "stale: " in screen.copyable()
         board.begin(("align.b",))
@@ -249,6 +252,26 @@ async def test_a_check_that_is_run_again_keeps_its_row_and_the_cursor(embedded: 
         await driver.until_shown("mended", "checks – FAIL")
         assert screen.current is not None and screen.current["check"] == "align.b"
         assert "stale: " not in screen.copyable()
+
+
+async def test_a_run_of_all_checks_that_is_cancelled_keeps_what_was_found_before(embedded: Embedded) -> None:
+    async with driven(embedded.folder.deployment) as driver:
+        await driver.go("3", "ChecksScreen")
+        board = driver.app.cockpit.board
+        board.begin()
+        for check in ("align.a", "align.b", "align.c"):
+            board.step(Found({**hostile(check), "verdict": "PASS", "summary": f"{check} says"}))
+        board.step(Report({"verdict": "PASS", "findings": []}))
+        driver.app.publish(Topic.CHECKS)
+        await driver.until_shown("checks – PASS")
+        await driver.press("down")
+        await driver.press("c")
+        await driver.until_shown("checks – was PASS", "stale: align.a says", "x cancels")
+        await driver.press("x")
+        await driver.until_shown("checks – UNKNOWN, interrupted", "cancelled", "stale: align.b says")
+        screen = driver.app.screen
+        assert isinstance(screen, ChecksScreen)
+        assert screen.current is not None and screen.current["check"] == "align.b"
 
 
 async def test_a_run_of_several_ends_on_the_worst_though_another_was_told_first(embedded: Embedded) -> None:

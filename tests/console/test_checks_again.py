@@ -52,11 +52,59 @@ def test_a_check_that_finds_nothing_any_more_leaves_nothing(board: CheckBoard) -
     assert [item["check"] for item in board.findings] == ["a", "c"]
 
 
-def test_a_run_of_all_checks_begins_anew(board: CheckBoard) -> None:
-    board.begin(("b",))
-    board.end("cancelled")
+def test_a_run_of_all_checks_that_is_cancelled_forgets_nothing(board: CheckBoard) -> None:
+    before = list(board.findings)
     board.begin()
-    assert (board.findings, board.stale, board.verdict) == ([], set(), "")
+    assert (board.findings, board.stale, board.verdict) == (before, {"a", "b", "c"}, "FAIL")
+    board.step(Found(finding("b", "PASS", "mended")))
+    board.end("cancelled")
+    assert [item["summary"] for item in board.findings] == ["a says", "mended", "c says"]
+    assert (board.stale, board.verdict, board.interrupted) == ({"a", "c"}, "WARN", True)
+
+
+def test_a_run_of_all_checks_leaves_only_what_it_told(board: CheckBoard) -> None:
+    board.begin()
+    board.step(Found(finding("c", "PASS", "new")))
+    board.step(report("PASS"))
+    assert [item["summary"] for item in board.findings] == ["new"]
+    assert (board.stale, board.verdict, board.interrupted) == (set(), "PASS", False)
+
+
+@pytest.mark.parametrize("before", [(), ("a", "b", "c")])
+@pytest.mark.parametrize("told", [(), ("a",), ("a", "b", "c")])
+@pytest.mark.parametrize("error", ["cancelled", ""])
+def test_a_run_that_ended_early_never_passes(before: tuple[str, ...], told: tuple[str, ...], error: str) -> None:
+    board = CheckBoard()
+    if before:
+        board.begin()
+        for check in before:
+            board.step(Found(finding(check, "PASS")))
+        board.step(report("PASS"))
+    board.begin()
+    for check in told:
+        board.step(Found(finding(check, "PASS")))
+    board.end(error)
+    assert (board.verdict, board.interrupted) == ("UNKNOWN", True)
+    if told:
+        board.begin(("a",))
+        board.step(Found(finding("a", "PASS")))
+        board.step(report("PASS"))
+        assert (board.verdict, board.interrupted) == ("UNKNOWN", True), "one check again is not all of them"
+    board.begin()
+    board.step(Found(finding("a", "PASS")))
+    board.step(report("PASS"))
+    assert (board.verdict, board.interrupted) == ("PASS", False)
+
+
+def test_a_check_that_was_cancelled_and_then_run_is_whole_again(board: CheckBoard) -> None:
+    board.begin(("b",))
+    board.step(Found(finding("b", "PASS", "the first of two")))
+    board.end("cancelled")
+    assert (board.stale, board.verdict, board.interrupted) == ({"b"}, "WARN", True)
+    board.begin(("b",))
+    board.step(Found(finding("b", "PASS")))
+    board.step(report("PASS"))
+    assert (board.stale, board.verdict, board.interrupted) == (set(), "WARN", False)
 
 
 def test_the_cursor_stays_on_its_check(board: CheckBoard) -> None:
