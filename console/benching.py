@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from console.errors import NotRun, Refused, UsageError
 from console.launch import flags_of
 from console.measure import Interval, accept_length, interval
+from console.startup import NO_KEY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -147,13 +148,11 @@ async def bench(
     engine = session.deployment.server.engine_name
     if engine != "sglang":
         raise Refused(f"{engine} does not say per request what was accepted; its log does: `console tail`")
-    key = str(flags_of(session.deployment, seen.argv).get("api-key") or "")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     asked = [json.dumps([prompt, max_new_tokens]) for prompt in prompts]
     began, lens, speeds, tokens, exact = time.monotonic(), [], [], 0, True
     for index, prompt in enumerate(prompts):
         told(index, len(prompts))
-        meta, took = await _ask(session, prompt, max_new_tokens, headers)
+        meta, took = await _ask(session, prompt, max_new_tokens)
         value, by_histogram = _accepted(meta)
         if value is None:
             raise NotRun("the server answered without a count of accepted drafts; does it run with a draft?")
@@ -168,9 +167,7 @@ async def bench(
     return await session.runs.keep_bench((await _run_of(session)).id, found)
 
 
-async def _ask(
-    session: Session, prompt: str, max_new_tokens: int, headers: Mapping[str, str]
-) -> tuple[Mapping[str, Any], float]:
+async def _ask(session: Session, prompt: str, max_new_tokens: int) -> tuple[Mapping[str, Any], float]:
     """The answer's meta_info, and the seconds it took the server, which leave the way there out."""
     from remote import http
 
@@ -178,12 +175,14 @@ async def _ask(
     params = {"temperature": 0, "max_new_tokens": max_new_tokens, "ignore_eos": True}
     body = {"text": prompt, "sampling_params": params}
     began = time.monotonic()
-    answer = await http.request(session.host, "POST", url, json=body, headers=headers, timeout=_ANSWER_S)
+    answer = await http.post(session.host, url, body, headers=session.server.headers, timeout=_ANSWER_S)
     took = time.monotonic() - began
     found = answer.json() if answer.ok else None
     meta = found.get("meta_info") if isinstance(found, dict) else None
     if not isinstance(meta, dict):
-        said = answer.body[:200].decode("utf-8", "replace")
+        if answer.status in NO_KEY:
+            raise NotRun(f"the server answers no prompt: it {session.server.refusal}")
+        said = session.server.masked(answer.body.decode("utf-8", "replace"))[:200]
         raise NotRun(f"the server answered a prompt with status {answer.status}: {said}")
     own = meta.get("e2e_latency")
     return meta, float(own) if isinstance(own, (int, float)) and own > 0 else took

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> Exit:
         from remote.errors import RemoteError
 
         if not isinstance(error, RemoteError):
-            note(mask_text(traceback.format_exc()))
+            note(traceback.format_exc())
             note("this is a bug of the console; please report the lines above")
         return _failed(error, Exit.NOT_RUN)
 
@@ -80,7 +80,7 @@ def _failed(error: BaseException, code: Exit) -> Exit:
 
 def note(text: str) -> None:
     """Say something on stderr that is no data."""
-    print(plain(text), file=sys.stderr, flush=True)
+    print(plain(mask_text(text)), file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:

@@ -9,14 +9,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from console.demo.host import MARK
 from console.demo.setup import DemoFolder, make_folder
+from console.demo.traffic import KEY_VARIABLE
 from console.errors import NotRun
+from console.server import api_key
 
 _START_S = 30.0
 _END_S = 20.0
@@ -39,6 +41,7 @@ class Embedded:
                 self.folder.root,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                more={KEY_VARIABLE: api_key(self.folder.deployment, ())},
             )
 
     def end(self) -> None:
@@ -86,7 +89,9 @@ def _await_listening(process: subprocess.Popen[bytes], log: Path) -> None:
         raise NotRun(f"the embedded host did not start: {said[-1] if said else 'it wrote nothing'}") from None
 
 
-def _python(arguments: list[str], root: Path, stdin: int, stdout: int) -> subprocess.Popen[bytes]:
+def _python(
+    arguments: list[str], root: Path, stdin: int, stdout: int, more: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """A process of this package, in a session of its own: ctrl-c is for the console, which ends the others in order."""
     path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]))
     with (root / "demo.log").open("ab") as log:
@@ -95,6 +100,6 @@ def _python(arguments: list[str], root: Path, stdin: int, stdout: int) -> subpro
             stdin=stdin,
             stdout=stdout,
             stderr=log,
-            env=os.environ | {"PYTHONPATH": path, MARK: str(root)},
+            env=os.environ | {"PYTHONPATH": path, MARK: str(root)} | dict(more or {}),
             start_new_session=True,
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from console import flags
 from console.errors import ConsoleError
 from console.launch import engine_part
+from console.masking import mask_text
 from console.serving import LOG
 from console.topics import Topic
 from remote.errors import RemoteError
@@ -96,7 +97,8 @@ async def _look_at_metrics(session: Session, metrics: Any, earlier: Any, publish
     from remote import http
 
     url = session.deployment.server.url.rstrip("/") + "/metrics"
-    answer = await http.get(session.host, url, timeout=METRICS_PERIOD, limit=METRICS_LIMIT)
+    sent = session.server.headers
+    answer = await http.get(session.host, url, headers=sent, timeout=METRICS_PERIOD, limit=METRICS_LIMIT)
     now = metrics.positions(answer.body.decode("utf-8", "replace")) if answer.ok else None
     if now is None:
         return earlier
@@ -185,7 +187,7 @@ async def restart(
         timeline.end()
         await _look(session, cockpit, publish)
     except OPERATIONAL as error:
-        timeline.end(str(error))
+        timeline.end(mask_text(str(error)))
         fail("the server did not come up", error)
     finally:
         if timeline.busy:

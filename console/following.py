@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from console.launch import engine_part
+from console.masking import mask_text
 
 if TYPE_CHECKING:
     from remote.follow import Chunk
@@ -26,6 +27,7 @@ Tell = Callable[[str], None]
 class LineParser:
     """Turns chunks of a log into events. A growing log is cut at carriage returns too, so that progress bars move.
 
+    Secrets are masked first: engines print the flags they were started with.
     `physical` keeps to the physical lines instead, and numbers them from the first: for a log that is finished.
     """
 
@@ -44,7 +46,7 @@ class LineParser:
         return self._events(self._buffer.flush())
 
     def _events(self, lines: Iterable[bytes]) -> list[Any]:
-        return [event for line in lines for event in self._reader.feed(line.decode("utf-8", "replace"))]
+        return [event for line in lines for event in self._reader.feed(mask_text(line.decode("utf-8", "replace")))]
 
 
 async def follow_events(

@@ -38,6 +38,7 @@ async def look(session: Session) -> dict[str, Any]:
         pid=process.pid if process is not None else 0,
         pgid=process.pgid if process is not None else 0,
         health=deployment.server.url.rstrip("/") + HEALTH if own else "",
+        headers=own_server.headers if own else {},
         draft=own_server.at_host(deployment.model.draft),
         places=_places(session),
     )

@@ -17,7 +17,21 @@ _SECRET = re.compile(
 _PUBLIC = re.compile(r"(?i)(?:public|sort|cache|primary|speculative[-_].*)[-_]?(?:key|token)$|^ssh[-_]auth")
 # Values that are secrets wherever they stand: well-known prefixes, and the bearer of a header.
 _VALUE = re.compile(r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|ghp_[A-Za-z0-9]{20,})|(?<=Bearer )[^\s'\"]+")
+# The same where a text names them: a log's `api_key='…'`, a dict's `'api_key': '…'`, a command's `--api-key …` or its
+# words as a list. Only names that no tokenizer has, and after a bare name only `=`: prose says `password: …`.
+_NAME = (
+    r"(?:(?:api|admin|access|secret|private)[-_]?key|secret|password|passwd|(?:hf|hub|api|auth|access|bearer)[-_]token)"
+)
+_QUOTED = r"""'(?:[^'\\\n]|\\.)+'|"(?:[^"\\\n]|\\.)+"|\[[^\]\n]*\]"""
+_NAMED = re.compile(
+    rf"""(?i)(?P<head>{_NAME}(?:['"]?=|['"](?:\s?:|,)\s?(?=['"\[])))"""
+    rf"""(?P<value>{_QUOTED}|(?!(?:none|null|true|false)\b)[^\s'"\[,;)}}]+)"""
+)
+_PROSE = "is|was|as|in|of|to|and|or|with|takes|wants|needs|has"
+_FLAG = re.compile(rf"""(?i)(?P<head>--[\w-]{{0,40}}?{_NAME}\s+)(?P<value>{_QUOTED}|(?!-|(?:{_PROSE})\b)[^\s'"`\[]+)""")
 _URL_LOGIN = re.compile(r"(?<=://)([^/\s:@]+):[^/\s@]+(?=@)")
+_HINTS = ("key", "secret", "passw", "hf", "hub", "api", "auth", "access", "bearer", "sk-", "ghp_", "://")
+"""One of them stands in each text that has a secret: every line of a log passes here, and most have none."""
 
 
 def is_secret(key: str) -> bool:
@@ -27,8 +41,19 @@ def is_secret(key: str) -> bool:
 
 
 def mask_text(text: str) -> str:
-    """Free text with recognisable tokens and url passwords masked."""
+    """Free text with recognisable tokens, url passwords and the values of what is named as a secret masked."""
+    small = text.lower()
+    if not any(hint in small for hint in _HINTS):
+        return text
+    text = _FLAG.sub(_hidden, _NAMED.sub(_hidden, text))
     return _URL_LOGIN.sub(rf"\1:{MASK}", _VALUE.sub(MASK, text))
+
+
+def _hidden(found: re.Match[str]) -> str:
+    """The mask in the quotes or brackets of the value."""
+    value = found["value"]
+    around = (value[0], value[-1]) if value[0] in "'\"[" else ("", "")
+    return f"{found['head']}{around[0]}{MASK}{around[1]}"
 
 
 def mask_argv(argv: Sequence[str]) -> tuple[str, ...]:
@@ -63,5 +88,6 @@ def mask_json(value: Any) -> Any:
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [mask_json(item) for item in value]
+        words = all(isinstance(item, str) for item in value)
+        return list(mask_argv(value)) if words else [mask_json(item) for item in value]
     return mask_text(value) if isinstance(value, str) else value

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from console.errors import ConsoleError, DeploymentError, NotRun, Refused, StartFailed
 from console.launch import LaunchPlan, ServerStatus, argv_differences, ceiling_of, flags_of, plan_launch
+from console.masking import MASK, mask_text
 from console.measure import run_values
 from console.runs import FAILED, READY, STOPPED, Run, RunHistory
-from console.startup import OnStep, Stopwatch, await_ready
+from console.startup import NO_KEY, OnStep, Stopwatch, await_ready
 from remote import http, process, server
 from remote.errors import BadResponse, NotListening, RemoteError, TimedOut
 
@@ -31,19 +32,25 @@ _LIGHT_HEALTH = ("/ready", "/get_model_info", "/v1/models")
 _OPEN_HEALTH = ("/health",)
 """Answered without the API key that a server wants; it may cost a generation."""
 _INFO = ("/server_info", "/get_server_info")
-_NO_KEY = (401, 403)
+_KEY_VARIABLES = {"vllm": "VLLM_API_KEY"}
+"""The variable in which an engine looks for its key where no flag gives one; SGLang has none."""
 _LIGHT_TIMEOUT = 5.0
 _RESCAN_S = 60.0
 """How often the records on the host are read again while nothing listens: a start by another console shows late."""
 
 
-def api_key(deployment: Deployment, argv: Sequence[str]) -> str:
-    """The key that a server of this command line wants, as it or else the deployment says; "" where neither does."""
+def api_key(deployment: Deployment, argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """The key that a server of this command line and environment wants, as they or else the deployment say.
+
+    "" where neither does.
+    """
     spec = deployment.server
+    variable = _KEY_VARIABLES.get(spec.engine_name, "")
     given = (
         flags_of(deployment, argv).get("api-key"),
+        (env or {}).get(variable),
         *(value for key, value in spec.args.items() if key.lstrip("-").replace("_", "-") == "api-key"),
-        spec.env.get("VLLM_API_KEY") if spec.engine_name == "vllm" else None,
+        spec.env.get(variable),
     )
     firsts = (value[0] if isinstance(value, (list, tuple)) and value else value for value in given)
     # A masked or broken one cannot stand in a header.
@@ -64,7 +71,8 @@ class Server:
         self._scanned = float("-inf")
         self._engine: tuple[int, str] = (0, "")
         self._light_health = ""
-        self._key = ""
+        self.key = ""
+        """The API key of the server that runs, or is being started; "" where none is known."""
         self._locked = 0
         """The process that refused us for want of a key: it is asked no more, each refusal is a line in its log."""
 
@@ -93,7 +101,7 @@ class Server:
         record = seen.record
         argv = record.cmdline or record.argv
         ours = record.file != "" or self._belongs(argv)
-        self._key = api_key(self.deployment, argv)
+        self.key = api_key(self.deployment, argv, seen.process.env if seen.process is not None else None)
         up = ours and await self._answers(record.pid)
         self._serving.ceiling = ceiling_of(flags_of(self.deployment, argv)) or self._serving.ceiling
         self.last = ServerStatus(
@@ -118,6 +126,21 @@ class Server:
     def argv(self) -> tuple[str, ...]:
         """The command line of the running server; empty when none of this deployment runs."""
         return self.last.argv if self.last.up and self.last.phase != "foreign" else ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request to the server is sent with; it holds the key: never to be shown."""
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+    @property
+    def refusal(self) -> str:
+        """What is wrong with the key, said of a server that refused us."""
+        why = "refuses the API key known here" if self.key else "wants an API key"
+        return f"{why}; set api-key in [server.args]"
+
+    def masked(self, text: str) -> str:
+        """What the server said, without its key and other secrets."""
+        return mask_text(text.replace(self.key, MASK) if len(self.key) > 3 else text)
 
     @property
     def log_path(self) -> str:
@@ -192,8 +215,7 @@ class Server:
             return f"process {record.pid} owns port {record.port} and is not this deployment's server"
         if self._locked != record.pid:
             return ""
-        why = "refuses the API key known here" if self._key else "wants an API key"
-        return f"it {why}, so it is not asked for its version; set api-key in [server.args]"
+        return f"it is not asked for its version, because it {self.refusal}"
 
     async def _answers(self, pid: int) -> bool:
         """Whether it is healthy, asked without costing it a generation; the path that it knows is remembered."""
@@ -209,13 +231,12 @@ class Server:
 
     async def _get(self, path: str, pid: int) -> http.Response | None:
         """The answer to a light question; None where none came. Who has no right to ask is remembered."""
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else None
         url = self.deployment.server.url.rstrip("/") + path
         try:
-            answer = await http.request(self.host, "GET", url, headers=headers, timeout=_LIGHT_TIMEOUT)
+            answer = await http.get(self.host, url, headers=self.headers, timeout=_LIGHT_TIMEOUT)
         except (NotListening, TimedOut, BadResponse):
             return None
-        if answer.status in _NO_KEY:
+        if answer.status in NO_KEY:
             self._locked = pid
         return answer
 
@@ -262,15 +283,15 @@ class Server:
         step("start", plan.shown)
         self._serving.restarted()
         self._serving.ceiling = ceiling_of(flags_of(self.deployment, plan.argv))
-        launcher = self.deployment.server.launcher
+        self.key, own = api_key(self.deployment, plan.argv, plan.env), self.deployment.server
         try:
-            spec = server.ServerSpec(plan.argv, plan.env, log=plan.log, port=plan.port, launcher=launcher)
+            spec = server.ServerSpec(plan.argv, plan.env, log=plan.log, port=plan.port, launcher=own.launcher)
             record = await (launch(spec) if launch is not None else server.start(self.host, spec))
             await self._runs.update(run.id, pid=record.pid)
             self._take(record)
-            await await_ready(self.host, record, self.deployment.server.url, self.deployment.server.engine_name, step)
+            await await_ready(self.host, record, own.url, own.engine_name, step, self.headers)
         except (ConsoleError, RemoteError) as error:
-            await self._runs.update(run.id, state=FAILED, ended=time.time(), note=str(error))
+            await self._runs.update(run.id, state=FAILED, ended=time.time(), note=self.masked(str(error)))
             if isinstance(error, StartFailed):
                 self._forget()
             raise

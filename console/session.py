@@ -15,12 +15,12 @@ from console.checking import Report, request_for, run_on_host
 from console.draft import LONGEST_CONFIG, DraftStage
 from console.errors import ConsoleError, DeploymentError, Refused
 from console.following import Tell, follow_events
-from console.launch import LaunchPlan, ServerStatus, engine_part, flags_of, with_secrets
+from console.launch import LaunchPlan, ServerStatus, engine_part, with_secrets
 from console.paths import history_file
 from console.runs import FAILED, READY, STOPPED, Run, RunHistory, sha_of
 from console.server import Server
 from console.serving import Serving
-from console.startup import HEALTH, healthy
+from console.startup import healthy
 from console.wiring import Wiring, ids_in, ids_key, read_wiring, served_by_ids
 from remote import files, server
 from remote.errors import PermissionDenied, RemoteError
@@ -125,7 +125,7 @@ class Session:
             return
         for run in await self.runs.starting(self.deployment.name):
             if run.pid is not None and run.pid == seen.pid:
-                if seen.healthy and await healthy(self.host, self.deployment.server.url, HEALTH):
+                if seen.healthy and await healthy(self.host, self.deployment.server.url, self.server.headers):
                     note = "nobody waited for it; found ready"
                     await self.runs.update(run.id, state=READY, ready=time.time(), note=note)
             elif await self._is_over(run):
@@ -383,7 +383,7 @@ class Session:
             "argv": list(running),
             "cwd": seen.cwd if seen is not None and running else "",
             "pythonpath": ":".join(seen.pythonpath) if seen is not None and running else "",
-            "api_key": str(flags_of(self.deployment, argv).get("api-key") or ""),
+            "api_key": self.server.key if self.last_status.healthy else "",
             "pid": seen.pid if seen is not None and running else 0,
         }
         return request_for(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ OnStep = Callable[[str, str], None]
 
 HEALTH = "/health"
 """SGLang and vLLM both answer here, 200 once the warm-up is through. SGLang takes a second or more for it."""
+NO_KEY = (401, 403)
+"""What a server answers to whom it does not know."""
 _LOOK_EVERY = 0.5
 _HEALTH_TIMEOUT = 10.0
 _LINES_KEPT = 40
@@ -40,20 +42,26 @@ class Watch:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_KEPT))
 
 
-async def await_ready(host: Host, record: ServerRecord, url: str, engine: str, on_step: OnStep) -> None:
+async def await_ready(
+    host: Host, record: ServerRecord, url: str, engine: str, on_step: OnStep, headers: Mapping[str, str] | None = None
+) -> None:
     """Wait until the started server answers, telling each phase as it passes; there is no time limit but the caller's.
 
-    Being cancelled leaves the server starting. Raises StartFailed when it ends, or when another process answers in its
-    place; remote's errors.
+    `headers`, which may hold its key, are sent only where it wants one, and once it is seen to be itself: another
+    process may have its port. Being cancelled leaves the server starting. Raises StartFailed when it ends, or when
+    another process answers in its place; remote's errors.
     """
     watch = Watch()
-    ended = asyncio.Event()
+    ended, sent = asyncio.Event(), None
     reader = asyncio.create_task(_read_log(host, record, engine, watch, ended, on_step))
     try:
         while True:
             await _alive_or_told(host, record, watch)
-            if await healthy(host, url, HEALTH) and await _answers_itself(host, record, watch):
-                return
+            status = await _health(host, url, sent)
+            if (200 <= status < 300 or status in NO_KEY) and await _answers_itself(host, record, watch):
+                if status not in NO_KEY:
+                    return
+                sent = headers
             await asyncio.sleep(_LOOK_EVERY)
     finally:
         ended.set()
@@ -61,15 +69,20 @@ async def await_ready(host: Host, record: ServerRecord, url: str, engine: str, o
         await asyncio.gather(reader, return_exceptions=True)
 
 
-async def healthy(host: Host, url: str, path: str, timeout: float = _HEALTH_TIMEOUT) -> bool:
-    """Whether the server answers `path` with success within `timeout` seconds; a lost link raises HostUnreachable."""
+async def healthy(host: Host, url: str, headers: Mapping[str, str]) -> bool:
+    """Whether the server says that it is well; a lost link raises HostUnreachable."""
+    return 200 <= await _health(host, url, headers) < 300
+
+
+async def _health(host: Host, url: str, headers: Mapping[str, str] | None) -> int:
+    """The status it answers with; 0 where no answer came in time."""
     from remote import http
     from remote.errors import BadResponse, NotListening, TimedOut
 
     try:
-        return (await http.get(host, url.rstrip("/") + path, timeout=timeout)).ok
+        return (await http.get(host, url.rstrip("/") + HEALTH, headers=headers, timeout=_HEALTH_TIMEOUT)).status
     except (NotListening, TimedOut, BadResponse):
-        return False
+        return 0
 
 
 async def _read_log(

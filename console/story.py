@@ -162,7 +162,8 @@ async def measure(session: Session, prompts: Sequence[str]) -> Measured:
     values, tokens, rounds = [], 0, 0
     for prompt in prompts:
         params = {"temperature": 0, "max_new_tokens": MAX_NEW_TOKENS, "ignore_eos": True}
-        answer = await http.post(session.host, url, {"text": prompt, "sampling_params": params}, timeout=120)
+        body = {"text": prompt, "sampling_params": params}
+        answer = await http.post(session.host, url, body, headers=session.server.headers, timeout=120)
         meta = answer.json()["meta_info"] if answer.ok else {}
         histogram: list[int] = meta.get("spec_correct_drafts_histogram") or []
         value = accept_length(histogram)

@@ -180,11 +180,26 @@ async def request(
     return answer
 
 
-async def get(host: Host, url: str, *, timeout: float = 30.0, limit: int = LIMIT) -> Response:
+async def get(
+    host: Host,
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = 30.0,
+    limit: int = LIMIT,
+) -> Response:
     """GET `url`; see request."""
-    return await request(host, "GET", url, timeout=timeout, limit=limit)
+    return await request(host, "GET", url, headers=headers, timeout=timeout, limit=limit)
 
 
-async def post(host: Host, url: str, json: Any, *, timeout: float = 30.0, limit: int = LIMIT) -> Response:
+async def post(
+    host: Host,
+    url: str,
+    json: Any,
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = 30.0,
+    limit: int = LIMIT,
+) -> Response:
     """POST `json` to `url`; see request."""
-    return await request(host, "POST", url, json=json, timeout=timeout, limit=limit)
+    return await request(host, "POST", url, json=json, headers=headers, timeout=timeout, limit=limit)

@@ -22,13 +22,15 @@ LOOK_TIMEOUT = 30.0
 class Sought:
     """What to look at. `pid` and `pgid` are the known server's, 0 for none; `places` are paths by name.
 
-    `health` is the URL asked for the server's health, "" for not asked; `draft` the folder or file of the draft.
+    `health` is the URL asked for the server's health, "" for not asked, with `headers`, which may hold a key; `draft`
+    the folder or file of the draft.
     """
 
     port: int
     pid: int = 0
     pgid: int = 0
     health: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     draft: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
 
@@ -47,7 +49,7 @@ async def snapshot(host: Host, sought: Sought, state_dir: str = STATE) -> dict[s
         "draft": sought.draft,
     }
     answer, _ = await scripts.call(host, "snapshot", request, timeout=LOOK_TIMEOUT)
-    health = await _health(host, sought.health) if sought.health else None
+    health = await _health(host, sought.health, sought.headers) if sought.health else None
     return {**answer, "gpus": gpus, "gpu_error": gpu_error, "health": health}
 
 
@@ -58,12 +60,12 @@ async def _gpus(host: Host) -> tuple[Sequence[dict[str, Any]], str]:
         return (), str(error)
 
 
-async def _health(host: Host, url: str) -> dict[str, Any]:
+async def _health(host: Host, url: str, headers: Mapping[str, str]) -> dict[str, Any]:
     """One question: `status` is 0 where no answer came, and `outcome` says how it went."""
     began = time.monotonic()
     status, outcome, why = 0, "answered", ""
     try:
-        status = (await http.get(host, url, timeout=HEALTH_TIMEOUT)).status
+        status = (await http.get(host, url, headers=headers, timeout=HEALTH_TIMEOUT)).status
     except NotListening as error:
         outcome, why = "refused", str(error)
     except TimedOut as error:

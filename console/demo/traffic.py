@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import sys
 import time
 import urllib.error
@@ -23,6 +24,8 @@ DUTY = 0.5
 """Largest share of the time the server may spend on this traffic; the rest is rest."""
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
 ANSWER_TIMEOUT_S = 60.0
+KEY_VARIABLE = "EAGLE_CONSOLE_DEMO_API_KEY"
+"""Names the server's API key: a command line is there for all to see."""
 
 
 class TrafficError(Exception):
@@ -107,9 +110,12 @@ def loop(url: str, prompts: Sequence[str], max_new_tokens: int, api_key: str | N
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 refused or unanswered, 2 usage, 130 interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m console.demo.traffic", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m console.demo.traffic",
+        description=__doc__,
+        epilog=f"An API key is taken from the variable {KEY_VARIABLE}.",
+    )
     parser.add_argument("--url", default="http://127.0.0.1:30000")
-    parser.add_argument("--api-key")
     parser.add_argument("--prompts", type=Path, default=PROMPTS)
     parser.add_argument(
         "--set", dest="name", default="traffic", help="which list of the prompts file: traffic, held_out"
@@ -119,13 +125,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--once", action="store_true", help="send every prompt once, then end")
     parser.add_argument("--out", type=Path, help="with --once: write the answers here as JSON")
     args = parser.parse_args(argv)
+    api_key = os.environ.get(KEY_VARIABLE)
     if args.out and not args.once:
         parser.error("--out goes with --once")
     try:
         prompts = read_prompts(args.prompts, args.name)
         if not args.once:
-            loop(args.url, prompts, args.max_new_tokens, args.api_key, args.interval)
-        kept = json.dumps(once(args.url, prompts, args.max_new_tokens, args.api_key))
+            loop(args.url, prompts, args.max_new_tokens, api_key, args.interval)
+        kept = json.dumps(once(args.url, prompts, args.max_new_tokens, api_key))
         if args.out:
             args.out.write_text(kept + "\n", encoding="utf-8")
         else:

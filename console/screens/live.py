@@ -13,6 +13,7 @@ from textual.widgets import Static
 
 from console import feeds, keys
 from console.glyphs import glyphs
+from console.masking import mask_text
 from console.plain import one_line
 from console.screens.base import ConsoleScreen
 from console.screens.dialogs import Line, Question, Reading
@@ -77,7 +78,7 @@ class LiveScreen(ConsoleScreen):
             panel.set_class(wiring.state == BAD, "bad")
             panel.set_class(wiring.state == OK, "good")
             panel.border_title = Content(wiring_title(wiring))
-            panel.border_subtitle = Content(one_line(self.cockpit.error)[:100])
+            panel.border_subtitle = Content(one_line(mask_text(self.cockpit.error))[:100])
 
     def _draw_values(self) -> None:
         assert self.session is not None

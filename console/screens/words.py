@@ -12,7 +12,8 @@ from textual.content import Content
 from textual.screen import Screen
 
 from console.flags import problems_of, rows_of
-from console.masking import mask_argv
+from console.keys import key_words
+from console.masking import mask_argv, mask_text
 from console.plain import one_line, plain
 from console.widgets.topline import elapsed_words
 
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
     from console.session import Session
     from console.state import Cockpit
     from remote.errors import HostKeyUnknown
-
-_KEY_NAMES = {
-    "question_mark": "?", "slash": "/", "at": "@", "colon": ":", "full_stop": ".", "equals_sign": "=",
-    "exclamation_mark": "!", "escape": "Esc", "enter": "Enter", "space": "Space",
-}  # fmt: skip
 
 
 def restart_question(session: Session, cockpit: Cockpit, *, last_good: bool) -> Content:
@@ -104,7 +100,7 @@ def difference_rows(differences: Iterable[Difference]) -> list[Content]:
 
 def failure(error: BaseException) -> Content:
     """An error as its own words: what, why, what next; for a server that died, the end of its log."""
-    text = plain(str(error))
+    text = plain(mask_text(str(error)))
     rows = [Content.styled(text, "$error")]
     if "Traceback" in text:
         # The last line says what happened; the way there is for whoever repairs it.
@@ -140,11 +136,6 @@ def help_text(screen: Screen[object], everywhere: Sequence[BindingType]) -> Cont
             Content(" ".join((type(focused).__doc__ or "").split())),
         ]
     return Content("\n").join(rows)
-
-
-def key_words(key: str) -> str:
-    """A binding's keys as they are typed."""
-    return " ".join(_KEY_NAMES.get(part, part) for part in key.split(","))
 
 
 def command_log(session: Session | None) -> Content:

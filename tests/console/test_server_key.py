@@ -51,7 +51,7 @@ class Asking(Server):
     """A server of which only the questions over HTTP are looked at."""
 
     async def poll(self, pid: int, *argv: str) -> tuple[bool, str, str]:
-        self._key = api_key(self.deployment, argv)
+        self.key = api_key(self.deployment, argv)
         up = await self._answers(pid)
         record = cast(Any, type("Record", (), {"pid": pid, "port": 1}))
         return up, await self._engine_label(pid), self._note(record, True)
