@@ -403,7 +403,8 @@ class EngineServer:
         status, answer = self._send("POST", path, json.dumps(body).encode("ascii"), limit)
         if status == 200:
             return self._object(path, answer)
-        said = answer[:2000].decode("utf-8", "replace")
+        said = answer.decode("utf-8", "replace")
+        said = (said.replace(self._key, "the key") if self._key else said)[:2000]
         if "return-hidden-states" in said or "return_hidden_states" in said:
             raise CaptureFailed(
                 "the server does not give hidden states: it needs --enable-return-hidden-states, and a restart for it"

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import pytest
 
 from console.deployment import Deployment, ServerSpec
+from console.errors import StartFailed
 from console.masking import MASK
 from console.server import Server, api_key
+from console.startup import await_ready, healthy
 from remote.host import LocalHost
+from remote.process import process
+from remote.server import adopt
+from remote.snapshot import Sought, snapshot
 
 KEY = "hush-hush"
 
 
 class Locked(BaseHTTPRequestHandler):
-    """As SGLang with --api-key: health is open, all else wants the key."""
+    """As SGLang with --api-key: health is open, all else wants the key. `open` may be emptied, as a proxy would."""
 
     asked: ClassVar[list[tuple[str, int]]] = []
+    open: ClassVar[set[str]] = set()
 
     def do_GET(self) -> None:
-        allowed = self.path == "/health" or self.headers.get("Authorization") == f"Bearer {KEY}"
+        allowed = self.path in self.open or self.headers.get("Authorization") == f"Bearer {KEY}"
         known = self.path in ("/health", "/get_model_info", "/get_server_info")
         status = (200 if known else 404) if allowed else 401
         self.asked.append((self.path, status))
@@ -41,6 +51,7 @@ class Locked(BaseHTTPRequestHandler):
 @pytest.fixture
 def port() -> Iterator[int]:
     Locked.asked.clear()
+    Locked.open = {"/health"}
     with ThreadingHTTPServer(("127.0.0.1", 0), Locked) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_address[1]
@@ -101,3 +112,49 @@ def test_the_variable_of_vllm_is_a_key_of_vllm_alone() -> None:
     env = {"VLLM_API_KEY": KEY}
     assert api_key(Deployment("d", server=ServerSpec(engine="vllm==0.11", env=env)), ()) == KEY
     assert api_key(Deployment("d", server=ServerSpec(env=env)), ()) == ""
+
+
+def test_what_runs_is_asked_with_its_own_key_and_not_with_the_file_s() -> None:
+    spec = ServerSpec(engine="vllm", args={"api-key": "of the file"}, env={"VLLM_API_KEY": "of the file too"})
+    running = {"VLLM_API_KEY": KEY}
+    assert api_key(Deployment("d", server=spec), ("vllm", "serve"), running) == KEY
+    assert api_key(Deployment("d", server=spec), ("vllm", "serve", "--api-key", "flag", "second"), running) == "flag"
+    assert api_key(Deployment("d", server=spec), ("vllm", "serve"), {}) == "of the file"
+
+
+# -- whoever guards its health too ---------------------------------------------------------------------------------
+
+
+async def test_the_host_s_health_is_asked_with_the_key(port: int, tmp_path: Path) -> None:
+    Locked.open = set()
+    url, sent = f"http://127.0.0.1:{port}", {"Authorization": f"Bearer {KEY}"}
+    assert await healthy(LocalHost(), url, sent) and not await healthy(LocalHost(), url, {})
+    sought = Sought(1, health=f"{url}/health", headers=sent)
+    assert KEY not in repr(sought)
+    seen = await snapshot(LocalHost(), sought, str(tmp_path / "state"))
+    assert seen["health"]["status"] == 200 and KEY not in json.dumps(seen["health"])
+
+
+@pytest.mark.parametrize("itself", [True, False])
+async def test_a_start_gives_the_key_to_the_server_itself_alone(port: int, itself: bool, tmp_path: Path) -> None:
+    Locked.open = set()
+    (tmp_path / "log").touch()
+    host, sent = LocalHost(), {"Authorization": f"Bearer {KEY}"}
+    record = await adopt(host, port)
+    assert record is not None
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        try:
+            if not itself:
+                info = await process(host, other.pid)
+                assert info is not None
+                record = replace(record, pid=info.pid, pgid=info.pgid, start_time=info.start_time, cmdline=info.argv)
+            record = replace(record, log=str(tmp_path / "log"), port=port)
+            waiting = await_ready(host, record, f"http://127.0.0.1:{port}", "sglang", lambda *_: None, sent)
+            if itself:
+                await waiting
+            else:
+                with pytest.raises(StartFailed, match=f"process {os.getpid()} answers on port {port}"):
+                    await waiting
+        finally:
+            other.kill()
+    assert [status for _, status in Locked.asked] == ([401, 200] if itself else [401])
