@@ -28,6 +28,7 @@ COMMANDS = {
     "capture": "take the states that the server feeds its draft, or those of the target itself, for cached texts",
     "bench": "measure accept length and speed of the running server, prompt by prompt",
     "sweep": "measure over numbers of draft steps, one restart each, and put the server back as it was",
+    "flags": "list the launch flags of the engine that is there: default, choices, help, what is set and what runs",
     "runs": "list the runs of the server, show one, or compare two",
     "init": "look at a host for a running server, and write its deployment file",
     "demo": "the whole story on an embedded host, with a tiny real pair and no GPU",
@@ -217,7 +218,13 @@ def _draft(add: Add, name: str) -> None:
     _changing(command)
     action("history", "list the versions that are kept", "console draft history prod-box")
     command = action("restore", "stage an earlier version", "console draft restore prod-box 3")
-    command.add_argument("version", metavar="VERSION", help="its number, or the begin of its sha256")
+    command.add_argument(
+        "version",
+        nargs="?",
+        metavar="VERSION",
+        help="its number, or the begin of its sha256. Without it the versions are listed, and none is staged: the "
+        "newest one kept is as a rule what the host has already",
+    )
 
 
 def _server(add: Add, name: str) -> None:
@@ -229,6 +236,21 @@ def _server(add: Add, name: str) -> None:
     _changing(command)
     if name == "restart":
         command.add_argument("--last-good", action="store_true", help="with the configuration that last served well")
+
+
+def _flags(add: Add, name: str) -> None:
+    command = _command(add, name, COMMANDS[name], "console flags prod-box speculative")
+    command.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="only flags with these words in their name or help; NAME stands before them",
+    )
+    command.add_argument("--set", action="store_true", help="only what the deployment sets or the server runs with")
+    command.add_argument("--json", action="store_true", help="as one JSON object; secrets are masked")
+    given = command.add_argument_group("in place of a deployment")
+    given.add_argument("--engine-source", metavar="DIR", default="", help="an unpacked engine tree on this machine")
+    given.add_argument("--engine", metavar="NAME", default="sglang", help="whose tree that is (sglang)")
 
 
 def _runs(add: Add, name: str) -> None:
@@ -333,6 +355,7 @@ _BUILDERS = {
     "tail": _tail,
     "draft": _draft,
     **dict.fromkeys(("status", "start", "stop", "restart"), _server),
+    "flags": _flags,
     "runs": _runs,
     "capture": _capture,
     "bench": _bench,

@@ -381,6 +381,7 @@ HANDLERS: dict[str, Callable[[argparse.Namespace], Exit]] = {
     **{name: _in("server_commands", name) for name in ("status", "start", "stop", "restart")},
     "runs_list": _in("server_commands", "runs_list"),
     **{f"runs_{name}": _in("runs_commands", name) for name in ("show", "compare")},
+    "flags": _in("flags_commands", "flags"),
     "bench": _in("bench_commands", "bench"),
     "sweep": _in("bench_commands", "sweep"),
     "capture": _in("capture_commands", "capture"),

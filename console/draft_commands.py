@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from console.commands import agreed, moment, note, opened, say
+from console.deployment import find_deployment
 from console.draft import DraftStage, unified
-from console.errors import ChangedMeanwhile, DraftError, NotRun, Refused, UsageError
+from console.errors import ChangedMeanwhile, DeploymentError, DraftError, NotRun, Refused, UsageError
 from console.exits import Exit
 from console.paths import cause_file, staged_file
 from console.plain import one_line
@@ -229,22 +231,40 @@ async def _history(args: argparse.Namespace) -> Exit:
     return Exit.OK
 
 
-async def _list_versions(draft: DraftStage) -> None:
+async def _list_versions(draft: DraftStage) -> bool:
+    """Print them, newest first; whether there are any."""
     versions = await draft.history()
     if not versions:
         note(f"no version of {draft.path} is kept here")
     for item in versions:
         here = "  on the host" if item.sha == draft.base_sha else ""
         say(f"{item.id:>5}  {moment(item.seen)}  {item.sha[:12]}  {item.by:<8} {one_line(item.why)}{here}")
+    return bool(versions)
+
+
+def _is_version(word: str) -> bool:
+    """Whether a word alone is a version of the only deployment there is, and no deployment itself."""
+    if not re.fullmatch(r"[0-9]+|[0-9a-f]{4,64}", word):
+        return False
+    try:
+        find_deployment(word)
+    except DeploymentError:
+        return True
+    return False
 
 
 async def _restore(args: argparse.Namespace) -> Exit:
-    _refuse_read_only(args)
+    if args.version is None and args.name is not None and _is_version(args.name):
+        args.name, args.version = None, args.name
+    if args.version is not None:
+        _refuse_read_only(args)
     async with opened(args) as session:
         draft = await _load(session, unread=True)
         if args.version is None:
-            await _list_versions(draft)
-            raise UsageError(f"which version? console draft restore {session.deployment.name} VERSION stages one")
+            name = args.name or session.deployment.name
+            if not await _list_versions(draft):
+                raise DraftError(f"there is nothing to restore: the first version is kept when {draft.path} is read")
+            raise UsageError(f"which version? console draft restore {name} VERSION stages one of them")
         version = await draft.restore(args.version)
         _keep(session)
         _show_changes(draft)

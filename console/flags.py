@@ -231,7 +231,7 @@ def shown_value(key: str, value: Any) -> str:
     """A flag's value as it is shown and typed, secrets masked; "" for one that is not set."""
     if value is None:
         return ""
-    if is_secret(key):
+    if is_secret(key.removeprefix(ENV)):
         return MASK
     value = mask_json(value)
     if value is True:

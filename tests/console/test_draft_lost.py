@@ -12,7 +12,7 @@ from checks.jsonfile import MAX_BYTES
 from console.cli import main
 from console.deployment import Deployment, ModelSpec, ServerSpec, save_deployment
 from console.exits import Exit
-from console.paths import staged_file
+from console.paths import config_dir, staged_file
 
 GOOD = json.dumps({"hidden_size": 128, "model_type": "llama"}, indent=2) + "\n"
 Ran = Callable[..., tuple[int, str, str]]
@@ -137,3 +137,39 @@ def test_read_only_stages_and_drops_nothing(ran: Ran) -> None:
         code, _, err = ran(*words, "--read-only")
         assert (code, "read-only" in err) == (Exit.FINDINGS, True)
     assert '+  "hidden_size": 64,' in ran("diff")[1]
+
+
+def test_a_restore_without_a_version_lists_them_says_how_and_stages_nothing(
+    ran: Ran, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = ran("history")[1]
+    number, sha = listed.split()[0], listed.split()[3]
+    config.write_text(GOOD.replace("128", "256"), "utf-8")
+    listed = ran("history")[1]
+    code, out, err = ran("restore")
+    assert (code, out) == (Exit.USAGE, listed)
+    assert "which version? console draft restore" in err and "VERSION" in err
+    assert not staged_file("here").exists()
+    assert ran("restore", "--read-only")[0] == Exit.USAGE, "a list changes nothing"
+    # Where there is one deployment alone, a number or the begin of a sha256 is a version.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(config.parents[1] / "config"))
+    folder = config_dir()
+    folder.mkdir(parents=True)
+    (config.parents[1] / "here.toml").rename(folder / "here.toml")
+    for version in (number, sha):
+        assert main(["draft", "restore", version]) == Exit.OK
+        assert '-  "hidden_size": 256,' in capsys.readouterr().out.splitlines()
+        assert main(["draft", "set", "--discard"]) == Exit.OK
+        capsys.readouterr()
+    assert main(["draft", "restore", "there"]) == Exit.USAGE
+    assert "no deployment 'there'" in capsys.readouterr().err
+
+
+def test_where_no_version_is_kept_there_is_nothing_to_restore(ran: Ran, config: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    toml = config.parents[1] / "here.toml"
+    toml.write_text(toml.read_text("utf-8").replace(str(config.parent), str(other)), "utf-8")
+    code, out, err = ran("restore")
+    assert (code, out) == (Exit.FINDINGS, "")
+    assert "nothing to restore" in err
