@@ -27,7 +27,7 @@ _NO_SUCH_COMMAND = 127
 
 # A container's own errors come on stderr, as half of what engines print does: one stream, in the order it was written.
 # Where our end of stdin is gone the command is ended: it would wait for its next line for ever.
-_TIED = """exec 3<&0
+TIED = """exec 3<&0
 "$@" 2>&1 </dev/null 3<&- &
 child=$!
 { cat <&3 >/dev/null; kill "$child"; } >/dev/null 2>&1 &
@@ -52,6 +52,14 @@ class LogSource:
         """The command that prints its last `lines`, and with `follow` what comes after them."""
         return _COMMANDS[self.kind](self.name, str(lines), ["-f"] if follow else [])
 
+    @property
+    def state_argv(self) -> list[str]:
+        """The command that says in one word whether what writes it runs."""
+        return [*_STATE[self.kind], self.name]
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
 
 def _docker(name: str, lines: str, follow: list[str]) -> list[str]:
     return ["docker", "logs", *follow, "--tail", lines, name]
@@ -63,6 +71,10 @@ def _journal(unit: str, lines: str, follow: list[str]) -> list[str]:
 
 
 _COMMANDS: dict[str, Callable[[str, str, list[str]], list[str]]] = {"docker": _docker, "journal": _journal}
+_STATE: dict[str, list[str]] = {
+    "docker": ["docker", "container", "inspect", "--format", "{{.State.Running}}"],
+    "journal": ["systemctl", "is-active"],
+}
 # What Docker and systemd themselves take as a name; neither can be read as an option, and a unit not as a pattern.
 _NAMES = {
     "docker": (re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}"), "the name or id of a container"),
@@ -113,9 +125,7 @@ async def follow_output(
                 skip = _Skip(history)
             if history is not None:
                 lines = LineBuffer(carriage_returns=False)
-                async with host.stream(
-                    ["sh", "-c", _TIED, "sh", *argv], input=None, shown=argv, outside=True
-                ) as stream:
+                async with host.stream(["sh", "-c", TIED, "sh", *argv], input=None, shown=argv, outside=True) as stream:
                     async for data in stream:
                         resuming, pause = True, first_pause
                         fresh = skip.past([line + b"\n" for line in lines.feed(data)])
