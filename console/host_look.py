@@ -20,9 +20,10 @@ _SAME_START_S = 120.0
 """Seconds that a run of the history and its process may differ in age: a run begins just before its process."""
 
 
-def is_asked(only: Sequence[str], skip: Sequence[str]) -> bool:
-    """Whether a run of the checks, by what it names, asks for the host at all."""
-    return FAMILY not in skip and (not only or any(name.partition(".")[0] == FAMILY for name in only))
+def is_asked(only: Sequence[str], skip: Sequence[str], families: Sequence[str] = (FAMILY,)) -> bool:
+    """Whether a run of the checks, by what it names, asks for the host, or for one of these families, at all."""
+    named = {name.partition(".")[0] for name in only} if only else set(families)
+    return any(family in named and family not in skip for family in families)
 
 
 async def look(session: Session) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import time
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from console.checking import Report, request_for, run_on_host
+from console.checking import Report, request_for, run_on_host, with_log_named
 from console.draft import LONGEST_CONFIG, DraftStage
 from console.errors import ConsoleError, DeploymentError, Refused
 from console.following import Tell, follow_events
@@ -348,20 +348,25 @@ class Session:
         Closing the iterator kills the run on the host. Raises NotRun, UsageError, remote's errors.
         """
         from console import host_look
+        from console.log_at_hand import log_at_hand
 
+        hidden = True
         with suppress(PermissionDenied):
             # Another user's process on the port keeps nobody from judging files; `ops.port` says so.
             await self.status()
+            hidden = False
         request = self.request(only, skip, samples, engine_source)
-        if not request["log"] and (ended := await host_look.log_of_ended(self)):
-            request |= {"log": ended, "ended": True}
         if host_look.is_asked(only, skip):
             request["snapshot"] = await host_look.look(self)
-        async with aclosing(run_on_host(self.host, self.python, request)) as steps:
+        async with (
+            log_at_hand(self, request, hidden) as log,
+            aclosing(run_on_host(self.host, self.python, request | log)) as steps,
+        ):
             async for step in steps:
-                if isinstance(step, Report):
-                    await self._take(step, bool(only or skip))
-                yield step
+                told = with_log_named(step, log.get("log_of", ""))
+                if isinstance(told, Report):
+                    await self._take(told, bool(only or skip))
+                yield told
 
     @property
     def python(self) -> str:

@@ -22,6 +22,7 @@ from checks.log.read import (
     WINDOW,
     Tail,
     by_rank,
+    log_name,
     mean_of,
     read_tail,
     share_of,
@@ -84,7 +85,7 @@ def accept(evidence: Evidence) -> Iterable[Finding]:
     facts: dict[str, Any] = {
         "engine": tail.engine,
         "decode_lines": len(tail.decodes),
-        "log": evidence.request.log,
+        "log": log_name(evidence),
         "lines": len(tail.told),
         "mean": mean_of(tail.told),
         "low": min(tail.told),
@@ -104,7 +105,7 @@ def _of_shares(evidence: Evidence, rated: Sequence[Decode]) -> Finding:
     """A log without accept lengths: only that nothing is accepted can be told from it."""
     last = rated[-1]
     facts: dict[str, Any] = {
-        "log": evidence.request.log,
+        "log": log_name(evidence),
         "lines": len(rated),
         "rate": last.accept_rate_printed,
         "accepted": last.accepted,

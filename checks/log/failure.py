@@ -12,7 +12,7 @@ from checks.errors import CheckError
 from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
 from checks.log.case import log_check
-from checks.log.read import Tail, read_tail
+from checks.log.read import Tail, log_name, read_tail
 
 ID = "log.failure"
 
@@ -82,7 +82,7 @@ def failure(evidence: Evidence) -> Iterable[Finding]:
     """
     tail = read_tail(evidence)
     life = tail.life
-    facts: dict[str, Any] = {"engine": tail.engine, "phase": _phase(life), "log": evidence.request.log}
+    facts: dict[str, Any] = {"engine": tail.engine, "phase": _phase(life), "log": log_name(evidence)}
     if not tail.events:
         yield Finding(ID, Verdict.UNKNOWN, "the log is empty", {**facts, "needs": ["a log with lines"]})
         return

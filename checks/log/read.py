@@ -11,7 +11,7 @@ from typing import Any
 from checks.engines import REGISTRY
 from checks.engines.events import Decode, Error, Event, Other, Phase, Prefill
 from checks.engines.sglang.flags import Effective, effective
-from checks.errors import CheckError, NotRunnable
+from checks.errors import CheckError, NotRunnable, Unreadable
 from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
 from checks.launch import launch_of
@@ -80,14 +80,20 @@ class Tail:
         )
 
 
+def log_name(evidence: Evidence) -> str:
+    """The log as the user names it: a path, or what the file that is read is a copy of."""
+    return evidence.request.log_of or evidence.request.log
+
+
 def read_tail(evidence: Evidence) -> Tail:
     """The end of the log as events; memoised.
 
     The engine is the one whose decode lines the log holds most of; of a log without any, the one whose start it shows.
+    Raises NotRunnable for a file that cannot be read, Unreadable for a log that could not be copied into one.
     """
 
     def read() -> Tail:
-        text, cut = _tail(Path(evidence.request.log).expanduser())
+        text, cut = _text(evidence)
         lines = text.split("\n")
         read_by = {name: tuple(REGISTRY[name].log.parse_lines(lines)) for name in _may_have_written(text)}
         best = max(read_by, key=lambda name: _held(read_by[name]))
@@ -105,7 +111,7 @@ def silent(evidence: Evidence, id: str, tail: Tail) -> Finding | None:
 
     None when there are accept lengths of the server's own.
     """
-    facts: dict[str, Any] = {"engine": tail.engine, "decode_lines": len(tail.decodes), "log": evidence.request.log}
+    facts: dict[str, Any] = {"engine": tail.engine, "decode_lines": len(tail.decodes), "log": log_name(evidence)}
     if tail.rated and not tail.told:
         return Finding(id, Verdict.INFO, f"{share_of(tail.rated)}: nothing else is judged by it", facts)
     if not tail.decodes:
@@ -185,6 +191,20 @@ def _held(events: Sequence[Event]) -> tuple[int, int]:
     """How many lines an engine's grammar knows as its own: of batches, and of a server's life."""
     batches = sum(isinstance(event, (Decode, Prefill)) and not event.engine for event in events)
     return batches, sum(isinstance(event, (Phase, Error)) for event in events)
+
+
+def _text(evidence: Evidence) -> tuple[str, bool]:
+    """The end of the log, and whether its beginning was left out."""
+    request = evidence.request
+    if request.log_failed:
+        raise Unreadable(f"the log {request.log_of} could not be read: {request.log_failed}")
+    try:
+        return _tail(Path(request.log).expanduser())
+    except NotRunnable as error:
+        if not request.log_of:
+            raise
+        # A path that the user never gave is no reason to end the run.
+        raise Unreadable(f"the copy of {request.log_of} could not be read ({error}); run the checks again") from None
 
 
 def _tail(path: Path) -> tuple[str, bool]:

@@ -59,7 +59,9 @@ def _course(evidence: Evidence) -> Course:
     if evidence.request.log:
         with suppress(CheckError, OSError, ValueError):
             events = read_tail(evidence).life
-            written = Path(evidence.request.log).expanduser().stat().st_mtime
+            # A copy is as old as this run, whenever its last line was written.
+            if not evidence.request.log_of:
+                written = Path(evidence.request.log).expanduser().stat().st_mtime
     phases = [event for event in events if isinstance(event, Phase)]
     last = phases[-1] if phases else None
     return Course(
