@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from console.apikey import api_key
 from console.demo.host import MARK
 from console.demo.setup import DemoFolder, make_folder
 from console.demo.traffic import KEY_VARIABLE
 from console.errors import NotRun
-from console.server import api_key
 
 _START_S = 30.0
 _END_S = 20.0

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from console.apikey import api_key, config_text
 from console.errors import ConsoleError, DeploymentError, NotRun, Refused, StartFailed
 from console.launch import LaunchPlan, ServerStatus, argv_differences, ceiling_of, flags_of, plan_launch
 from console.masking import MASK, mask_text
@@ -32,29 +33,9 @@ _LIGHT_HEALTH = ("/ready", "/get_model_info", "/v1/models")
 _OPEN_HEALTH = ("/health",)
 """Answered without the API key that a server wants; it may cost a generation."""
 _INFO = ("/server_info", "/get_server_info")
-_KEY_VARIABLES = {"vllm": "VLLM_API_KEY"}
-"""The variable in which an engine looks for its key where no flag gives one; SGLang has none."""
 _LIGHT_TIMEOUT = 5.0
 _RESCAN_S = 60.0
 """How often the records on the host are read again while nothing listens: a start by another console shows late."""
-
-
-def api_key(deployment: Deployment, argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
-    """The key that a server of this command line and environment wants, as they or else the deployment say.
-
-    "" where neither does.
-    """
-    spec = deployment.server
-    variable = _KEY_VARIABLES.get(spec.engine_name, "")
-    given = (
-        flags_of(deployment, argv).get("api-key"),
-        (env or {}).get(variable),
-        *(value for key, value in spec.args.items() if key.lstrip("-").replace("_", "-") == "api-key"),
-        spec.env.get(variable),
-    )
-    firsts = (value[0] if isinstance(value, (list, tuple)) and value else value for value in given)
-    # A masked or broken one cannot stand in a header.
-    return next((key for key in firsts if isinstance(key, str) and key.isascii() and key.isprintable() and key), "")
 
 
 class Server:
@@ -73,6 +54,8 @@ class Server:
         self._light_health = ""
         self.key = ""
         """The API key of the server that runs, or is being started; "" where none is known."""
+        self._config: tuple[int, str] = (0, "")
+        """The process and the text of its file of flags, which is read once in its life."""
         self._locked = 0
         """The process that refused us for want of a key: it is asked no more, each refusal is a line in its log."""
 
@@ -101,7 +84,7 @@ class Server:
         record = seen.record
         argv = record.cmdline or record.argv
         ours = record.file != "" or self._belongs(argv)
-        self.key = api_key(self.deployment, argv, seen.process.env if seen.process is not None else None)
+        await self._learn_key(record.pid, argv, record.cwd, seen.process.env if seen.process is not None else {})
         up = ours and await self._answers(record.pid)
         self._serving.ceiling = ceiling_of(flags_of(self.deployment, argv)) or self._serving.ceiling
         self.last = ServerStatus(
@@ -217,6 +200,12 @@ class Server:
             return ""
         return f"it is not asked for its version, because it {self.refusal}"
 
+    async def _learn_key(self, pid: int, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> None:
+        """Learn the key of the process, or with 0 of one that is about to start."""
+        if not pid or self._config[0] != pid:
+            self._config = (pid, await config_text(self.host, self.deployment, argv, cwd))
+        self.key = api_key(self.deployment, argv, env, self._config[1])
+
     async def _answers(self, pid: int) -> bool:
         """Whether it is healthy, asked without costing it a generation; the path that it knows is remembered."""
         known = (self._light_health,) if self._light_health else _LIGHT_HEALTH
@@ -283,7 +272,8 @@ class Server:
         step("start", plan.shown)
         self._serving.restarted()
         self._serving.ceiling = ceiling_of(flags_of(self.deployment, plan.argv))
-        self.key, own = api_key(self.deployment, plan.argv, plan.env), self.deployment.server
+        await self._learn_key(0, plan.argv, self._home, plan.env)
+        own = self.deployment.server
         try:
             spec = server.ServerSpec(plan.argv, plan.env, log=plan.log, port=plan.port, launcher=own.launcher)
             record = await (launch(spec) if launch is not None else server.start(self.host, spec))

@@ -21,6 +21,7 @@ from console.demo.traffic import KEY_VARIABLE
 from console.deployment import save_deployment
 from console.embedded import Embedded, embedded_host
 from console.exits import Exit
+from console.paths import history_file
 from console.session import Session
 from console.startup import healthy
 
@@ -119,11 +120,13 @@ async def captured(session: Session) -> Report:
 
 
 def test_everything_works_on_a_server_with_a_key_and_no_output_process_or_run_shows_it(
-    locked: Embedded, capfd: pytest.CaptureFixture[str]
+    locked: Embedded, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     deployment = locked.folder.deployment
     where = [str(deployment.path), "-F", str(deployment.ssh_config)]
-    said = ""
+    said, keyless = "", tmp_path / "demo.toml"
+    args = {key: value for key, value in deployment.server.args.items() if key != "api-key"}
+    save_deployment(replace(deployment, server=replace(deployment.server, args=args)), keyless)
 
     def ran(*words: str) -> str:
         nonlocal said
@@ -144,6 +147,14 @@ def test_everything_works_on_a_server_with_a_key_and_no_output_process_or_run_sh
         # Without states taken from the running server this could not be judged.
         assert findings["align.states"] == "PASS"
         assert findings["ops.health"] == "PASS"
+        # A file that does not name the key, as `console init` writes it: the running server's command line does.
+        where = [str(keyless), *where[1:]]
+        status = json.loads(ran("status", "--json"))
+        assert (
+            status["healthy"] and not status["note"] and [item["flag"] for item in status["differences"]] == ["api-key"]
+        )
+        assert json.loads(ran("bench", "--limit", "1", "--max-new-tokens", "8", "--json"))["prompts"] == 1
+        where = [str(deployment.path), *where[1:]]
         asyncio.run(counters(locked))
         swept = json.loads(ran("sweep", "--steps", "1", "--limit", "1", "--max-new-tokens", "8", "--yes", "--json"))
         assert swept["swept"][0]["bench"]["accept_len"] >= 1
@@ -152,8 +163,9 @@ def test_everything_works_on_a_server_with_a_key_and_no_output_process_or_run_sh
     assert watch.servers and not watch.told
     assert KEY not in said
     assert deployment.history is not None
-    kept = all_text(deployment.history)
-    assert "demo" in kept and KEY not in kept
+    for history in (deployment.history, history_file()):
+        kept = all_text(history)
+        assert "demo" in kept and KEY not in kept
 
 
 def test_the_demo_s_traffic_gets_the_key_by_a_variable(locked: Embedded) -> None:

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from console.apikey import api_key, config_text
 from console.deployment import Deployment, ServerSpec
 from console.errors import StartFailed
 from console.masking import MASK
-from console.server import Server, api_key
+from console.server import Server
 from console.startup import await_ready, healthy
 from remote.host import LocalHost
 from remote.process import process
@@ -120,6 +123,46 @@ def test_what_runs_is_asked_with_its_own_key_and_not_with_the_file_s() -> None:
     assert api_key(Deployment("d", server=spec), ("vllm", "serve"), running) == KEY
     assert api_key(Deployment("d", server=spec), ("vllm", "serve", "--api-key", "flag", "second"), running) == "flag"
     assert api_key(Deployment("d", server=spec), ("vllm", "serve"), {}) == "of the file"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"model: /m\napi-key: {KEY}\ntp-size: 8\n",
+        f"api_key: '{KEY}'  # of the team",
+        f'"api-key" : "{KEY}"',
+        f"api-key: {KEY} # of the team\r\nport: 1",
+        f"api-key:\n  - {KEY}\n  - second\n",
+        f"api-key: [{KEY}, second]",
+    ],
+)
+def test_the_file_of_flags_names_the_key_too(text: str) -> None:
+    made = Deployment("d", server=ServerSpec(args={"api-key": "of the file"}))
+    assert api_key(made, ("--config", "a.yaml"), {}, text) == KEY
+    assert api_key(made, ("--config", "a.yaml", "--api-key", "flag"), {}, text) == "flag"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "api-key:\nport: 1", "api-key: null", "# api-key: x", "admin-api-key: x", "a:\n  api-key: x", "api-key: |"],
+)
+def test_what_a_file_of_flags_does_not_name_is_no_key(text: str) -> None:
+    assert api_key(Deployment("d"), (), {}, text) == ""
+
+
+@given(st.text(alphabet="apikey-_:'\"[]{}|& \n\r\\#", max_size=60))
+def test_no_file_of_flags_gives_what_cannot_be_sent(text: str) -> None:
+    assert api_key(Deployment("d"), (), {}, f"api-key: {text}").isprintable()
+
+
+async def test_the_file_of_flags_is_read_from_the_working_folder_and_may_be_gone(tmp_path: Path) -> None:
+    made, host = Deployment("d"), LocalHost()
+    (tmp_path / "a.yaml").write_text(f"api-key: {KEY}\n", "utf-8")
+    argv = ("python", "-m", "sglang.launch_server", "--config", "a.yaml")
+    assert KEY in await config_text(host, made, argv, str(tmp_path))
+    assert KEY in await config_text(host, made, (*argv[:-1], str(tmp_path / "a.yaml")), "/")
+    assert await config_text(host, made, argv, "/") == ""
+    assert await config_text(host, made, argv[:-2], str(tmp_path)) == ""
 
 
 # -- whoever guards its health too ---------------------------------------------------------------------------------
