@@ -173,7 +173,8 @@ class ConsoleApp(CrashingApp):
         except feeds.OPERATIONAL as error:
             self.fail("the restart cannot be planned", error)
             return
-        if await self.push_screen_wait(Question("Restart the server?", body, "restart")):
+        does = "restart" if session.last_status.up else "start"
+        if await self.push_screen_wait(Question(f"{does.capitalize()} the server?", body, does)):
             self.switch_mode("launch")
             causing = self.cockpit.causing
             reason = "last good" if last_good else f"fix of {causing['check']}" if causing else "by hand"
@@ -187,7 +188,7 @@ class ConsoleApp(CrashingApp):
 
     def action_help(self) -> None:
         """The keys of this screen, in words."""
-        self.push_screen(Reading("help", help_text(self.screen, keys.APP)))
+        self.push_screen(Reading("help", help_text(self.screen, keys.APP, Reading.room(self.size.width))))
 
     def action_commands(self) -> None:
         """Every command the console ran on the host."""
@@ -238,9 +239,8 @@ class ConsoleApp(CrashingApp):
         return self.session
 
     async def _trust(self, unknown: HostKeyUnknown) -> bool:
-        body = trust_question(unknown)
-        trusted = await self.push_screen_wait(Question("Unknown host key", body, "trust it", "refuse"))
-        return bool(trusted)
+        question = Question("Unknown host key", trust_question(unknown), "trust it", "refuse")
+        return bool(await self.push_screen_wait(question))
 
 
 def run(deployment: Deployment, *, read_only: bool = False) -> int:

@@ -179,6 +179,9 @@ async def restart(
     def on_step(name: str, detail: str) -> None:
         timeline.step(name, detail)
         publish(Topic.TIMELINE)
+        if name == "start":
+            cockpit.board.restarted()
+            publish(Topic.CHECKS)
 
     try:
         staged = dict(cockpit.overrides) or None

@@ -15,20 +15,33 @@ def _keys(scope: str, *rows: tuple[str, str, str, bool]) -> list[BindingType]:
     ]
 
 
+NAMES = {
+    "question_mark": "?", "slash": "/", "at": "@", "colon": ":", "full_stop": ".", "equals_sign": "=",
+    "exclamation_mark": "!", "escape": "Esc", "enter": "Enter", "space": "Space",
+}  # fmt: skip
+"""Keys as they are written wherever they are shown; all others are shown by their own names."""
+HELP, QUIT = "help", "leave"
+"""Actions of the bottom line: the one that stays to the last, and the one that goes first."""
+
+
+def key_words(key: str) -> str:
+    """A binding's keys as they are typed."""
+    return " ".join(NAMES.get(part, part) for part in key.split(","))
+
+
 SCREENS = ("live", "draft", "checks", "launch", "runs")
 _SCREENS = Binding.Group("Live Draft Checks Launch Runs", compact=True)
 
-# Those that act come before those that only go somewhere: at 80 columns the last ones are cut.
 APP: list[BindingType] = _keys(
     "app",
     ("R", "restart", "Restart", True),
     ("S", "stop", "Stop", True),
-    ("question_mark", "help", "Help", True),
+    ("question_mark", HELP, "Help", True),
     ("at", "commands", "Commands", False),
     ("colon", "command_palette", "Palette", False),
     ("t", "next_theme", "Theme", False),
     ("y", "copy", "Copy", False),
-    ("q", "leave", "Quit", True),
+    ("q", QUIT, "Quit", True),
 )
 APP += [
     Binding(str(number), f"go('{name}')", name.capitalize(), id=f"app.go.{name}", group=_SCREENS)
@@ -71,7 +84,7 @@ CHECKS = _keys(
 
 LAUNCH = _keys(
     "launch",
-    ("enter", "edit", "Change", True),
+    ("enter", "edit", "Edit", True),
     ("slash", "search", "Search", True),
     ("o", "only_set", "Only set", True),
     ("escape", "show_all", "Show all", False),

@@ -42,6 +42,8 @@ class CheckBoard:
     stale: set[str] = field(default_factory=set)
     partial: bool = False
     """Whether the last run of all checks ended early: some may never have been told."""
+    former: bool = False
+    """Whether the server was started anew since all checks were run."""
 
     @property
     def busy(self) -> bool:
@@ -49,9 +51,17 @@ class CheckBoard:
         return bool(self.started) and self.took is None
 
     @property
-    def interrupted(self) -> bool:
-        """Whether what is there is not the whole of an ended run."""
-        return not self.busy and (self.partial or bool(self.stale))
+    def lacking(self) -> str:
+        """Why what is there is not the whole of what the server that runs was asked; "" where it is."""
+        if self.busy or not (self.partial or self.stale):
+            return ""
+        return "not all run since the restart" if self.former else "interrupted"
+
+    def restarted(self) -> None:
+        """Another server runs: what was found is of the one before."""
+        if self.findings and not self.busy:
+            self.stale, self.former = {item["check"] for item in self.findings}, True
+            self.verdict = worst((self.verdict, "UNKNOWN"))
 
     def begin(self, only: Iterable[str] = ()) -> None:
         """A run of all checks, or of some, starts: what was found of them before is stale."""
@@ -72,7 +82,7 @@ class CheckBoard:
             gone = {check for check in self.stale if self._asked(check)}
             self.findings = [item for item in self.findings if item["check"] not in gone]
             self.stale -= gone
-            self.partial = self.partial and bool(self.only)
+            self.partial, self.former = self.partial and bool(self.only), self.former and bool(self.only)
             self._close(worst(item["verdict"] for item in self.findings) if self.only else step.verdict)
 
     def _asked(self, check: str) -> bool:
@@ -104,7 +114,7 @@ class CheckBoard:
     def _close(self, verdict: str, error: str = "") -> None:
         self.took = time.monotonic() - self.started
         self.running, self.error = "", error
-        self.verdict = worst((verdict, "UNKNOWN")) if self.interrupted else verdict
+        self.verdict = worst((verdict, "UNKNOWN")) if self.lacking else verdict
 
 
 SETTLED = 8
@@ -178,6 +188,7 @@ class Cockpit:
     """Launch flags staged on top of the deployment's; None unsets one."""
     flags: FlagSchema | None = None
     """Every flag of the engine that is there; None until it was asked."""
-    gpus: list[Gpu] = field(default_factory=list)
+    gpus: list[Gpu] | None = None
+    """The host's GPUs; None until it was asked."""
     connected: bool = False
     error: str = ""

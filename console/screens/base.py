@@ -9,11 +9,11 @@ from textual.app import ComposeResult
 from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer
 from textual.worker import Worker, WorkType
 
 from console.plain import one_line
 from console.topics import Topic
+from console.widgets.keyline import KeyLine
 from console.widgets.topline import TopLine, TopLineValue
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ConsoleScreen(Screen[None]):
         """Top line, body, bottom line."""
         yield TopLine()
         yield from self.body()
-        yield Footer(show_command_palette=False)
+        yield KeyLine()
 
     def body(self) -> Iterable[Widget]:
         """The widgets between the two lines."""
@@ -118,4 +118,5 @@ def topline_value(app: ConsoleApp) -> TopLineValue:
         tokens_per_s=serving.usual_tokens_per_s,
         baseline=serving.baseline,
         read_only=app.read_only,
+        stale=serving.stale or not status.up,
     )

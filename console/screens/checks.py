@@ -37,6 +37,7 @@ STALE = "stale: "
 # While checks run they stay in their order; then what asks for something comes first.
 _WORST_FIRST = {"FAIL": 0, "WARN": 1, "UNKNOWN": 2}
 _CHECK_WIDTH = 17  # at least; more where ids are longer and the summaries keep most of the width
+_KEY_WIDTH = 22  # of evidence, at most: a longer one stands before its value all the same
 
 
 class FindingList(DataTable[Content]):
@@ -79,7 +80,7 @@ class ChecksScreen(ConsoleScreen):
     def body(self) -> Iterable[Widget]:
         """List and detail."""
         with Container(id="split"):
-            table = FindingList(id="list", cursor_type="row", zebra_stripes=False, classes="panel")
+            table = FindingList(id="list", cursor_type="row", cursor_foreground_priority="renderable", classes="panel")
             table.border_title = "checks"
             yield table
             with VerticalScroll(id="detail", classes="panel") as detail:
@@ -110,10 +111,10 @@ class ChecksScreen(ConsoleScreen):
         chosen = None if ended and len(board.only) != 1 else self.current
         self._judged = board.took
         self._order()
-        # 1 cell for the glyph, 2 of padding a column, 1 for the scrollbar.
+        # 1 cell for the glyph, 2 of padding a column, 1 for the scroll bar.
         longest = max((len(item["check"]) for item in board.findings), default=0)
         names = max(_CHECK_WIDTH, min(longest, table.size.width // 3))
-        layout = (names, max(20, table.size.width - names - 9))
+        layout = (names, max(20, table.size.width - names - 8))
         rows = [(item, item["check"] in board.stale) for item in self._shown]
         if layout != self._layout or len(rows) < len(self._drawn):
             self._layout, self._drawn = layout, []
@@ -129,7 +130,7 @@ class ChecksScreen(ConsoleScreen):
         self._drawn = rows
         if self._shown:
             table.move_cursor(row=_row_of(chosen, self._shown))
-        table.border_title = Content(self._title())
+        table.border_title = self._title()
         table.border_subtitle = Content(fit(self._subtitle(), table.size.width - 4))
         self._detail()
 
@@ -143,26 +144,30 @@ class ChecksScreen(ConsoleScreen):
             self._places = {item["check"]: place for place, item in reversed(list(enumerate(ordered)))}
         self._shown = [item for item in ordered if not self._only_failing or item["verdict"] in _FAILING]
 
-    def _title(self) -> str:
+    def _title(self) -> Content:
         board = self.cockpit.board
         if not board.started:
-            return "checks – c runs them on the host"
+            return Content("checks – c runs them on the host")
+        if not board.verdict:
+            return Content("checks")
         if board.busy:
-            return f"checks – was {board.verdict}" if board.verdict else "checks"
-        return f"checks – {board.verdict}{', interrupted' if board.interrupted else ''}"
+            return Content(f"checks – was {board.verdict}")
+        style = VERDICTS.get(board.verdict, VERDICTS["UNKNOWN"])[1]
+        return Content.assemble("checks – ", (board.verdict, style), f", {board.lacking}" if board.lacking else "")
 
     def _subtitle(self) -> str:
         board = self.cockpit.board
         if board.busy:
             count = f" {board.done}/{board.total}" if board.total else ""
-            return f"{glyphs().running} {board.running or 'starting'}{count} {one_line(board.note)} – x cancels"
+            return f"{glyphs().running} {board.running or 'starting'}{count} {one_line(board.note)}"
         if board.took is None:
             return ""
         stale = sum(item["check"] in board.stale for item in board.findings)
+        found = f"{len(board.findings)} finding{'s' if len(board.findings) != 1 else ''}"
         parts = [
             one_line(board.error),
             "only failing" if self._only_failing else "",
-            f"{stale} of {len(board.findings)} findings stale" if stale else f"{len(board.findings)} findings",
+            f"{stale} of {found} stale" if stale else found,
         ]
         return " – ".join(filter(None, parts)) + ("" if board.error else f" in {board.took:.1f}s")
 
@@ -172,6 +177,8 @@ class ChecksScreen(ConsoleScreen):
         if item is self._detailed[0] and stale == self._detailed[1]:
             return
         self._detailed = (item, stale)
+        fixable = self.check_action("fix", ()) is True
+        self.query_one("#detail").border_subtitle = "f stages the fix" if fixable else ""
         heat = self.query_one(HeatMap)
         heat.evidence = (item or {}).get("evidence") if item and _is_matrix(item) else None
         heat.display = heat.evidence is not None
@@ -274,7 +281,7 @@ def _row_of(chosen: dict[str, Any] | None, shown: Sequence[dict[str, Any]]) -> i
 
 
 def summary_content(item: dict[str, Any], stale: bool = False) -> Content:
-    """Verdict, summary, what it means, and the fix if there is one; `stale`: found before a run that has not told."""
+    """Verdict, summary, and the fix if there is one; `stale`: found before a run that has not told."""
     glyph, style = VERDICTS.get(item["verdict"], VERDICTS["UNKNOWN"])
     rows = [
         Content.assemble(
@@ -284,12 +291,7 @@ def summary_content(item: dict[str, Any], stale: bool = False) -> Content:
         Content(""),
     ]
     if item.get("fix"):
-        rows += [
-            Content.styled(f"fix: {one_line(fix_words(item['fix']))}  (f stages it)", "bold $success"),
-            Content(""),
-        ]
-    if item.get("help"):
-        rows += [Content.styled(plain(item["help"]), "$foreground-muted"), Content("")]
+        rows += [Content.styled(f"fix: {one_line(fix_words(item['fix']))}", "bold $success"), Content("")]
     return Content("\n").join(rows)
 
 
@@ -305,17 +307,25 @@ def fix_words(fix: dict[str, Any]) -> str:
 
 
 def facts_content(item: dict[str, Any]) -> Content:
-    """The evidence as a table; the matrix is drawn above it instead."""
-    rows = []
-    for key, value in item.get("evidence", {}).items():
-        if key == "matrix" and _is_matrix(item):
-            continue
-        rows.append(Content.assemble((f"{one_line(key):<22} ", "$foreground-muted"), plain(_value(value))))
-    took = Content.styled(f"took {item.get('took_s', 0):.2f}s", "$foreground-muted")
-    return Content("\n").join([*rows, Content(""), took])
+    """The evidence as a table, then what the check is about; the matrix is drawn above it instead."""
+    shown = {
+        one_line(key): value
+        for key, value in item.get("evidence", {}).items()
+        if not (key == "matrix" and _is_matrix(item))
+    }
+    width = min(max(map(len, (*shown, "took"))), _KEY_WIDTH) + 2
+    rows = [
+        Content.assemble((f"{key:<{width - 1}} ", "$foreground-muted"), plain(_value(value)))
+        for key, value in shown.items()
+    ]
+    took = Content.assemble((f"{'took':<{width}}", "$foreground-muted"), f"{item.get('took_s', 0):.2f}s")
+    about = [Content(""), Content.styled(plain(item["help"]), "$foreground-muted")] if item.get("help") else []
+    return Content("\n").join([*rows, took, *about])
 
 
 def _value(value: Any) -> str:
+    if value is None:
+        return "–"
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list) and all(not isinstance(item, (list, dict)) for item in value):

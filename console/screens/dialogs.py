@@ -73,6 +73,11 @@ class Reading(ModalScreen[None]):
                 Content.assemble((" Esc ", "reverse"), " back   ", (" y ", "reverse"), " copy"), classes="keys"
             )
 
+    @staticmethod
+    def room(width: int) -> int:
+        """Cells of a row of its text on a terminal of this width, as its stylesheet has it: 90 %, at most 120."""
+        return min(120, width * 9 // 10) - 5
+
     def action_scroll(self, rows: int) -> None:
         """Scroll the text."""
         self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)

@@ -10,6 +10,7 @@ from textual.binding import Binding
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
+from textual.theme import Theme
 from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
@@ -22,6 +23,7 @@ from console.screens.dialogs import Line, Question
 from console.screens.words import failure, versions_content
 from console.topics import Topic
 from console.widgets.diff import DiffView, diff_content
+from console.widgets.syntax import syntax_theme
 from console.widgets.wiring import WiringStrip
 
 
@@ -32,6 +34,15 @@ class ConfigText(TextArea):
 
     class Left(Message):
         """The editor was left."""
+
+    def on_mount(self) -> None:
+        """The colours of the app's theme, whichever it is."""
+        self.app.theme_changed_signal.subscribe(self, self._take_colours)
+        self._take_colours(self.app.current_theme)
+
+    def _take_colours(self, theme: Theme) -> None:
+        self.register_theme(syntax_theme(theme))
+        self.theme = theme.name
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Esc means something only while editing."""

@@ -14,6 +14,7 @@ from console.plain import one_line
 
 STYLES = {"FAIL": "$error", "WARN": "$warning"}
 """How a finding is drawn, the worst verdict first; others are not worth a mark."""
+_NOT_NAMED = "the engine's source was not read, or does not name it"
 _NAMED = re.compile(r"--([a-z0-9][a-z0-9-]*)")
 
 
@@ -35,8 +36,11 @@ def findings_of(row: FlagRow, found: Mapping[str, Sequence[Mapping[str, Any]]]) 
     return next((found[name] for name in names if name in found), ())
 
 
-def about_content(row: FlagRow, findings: Iterable[Mapping[str, Any]]) -> Content:
-    """What is known of a flag: what sets it, what runs, its default and choices, what is wrong with it, its help."""
+def about_content(row: FlagRow, findings: Iterable[Mapping[str, Any]], why: str = "") -> Content:
+    """What is known of a flag: what sets it, what runs, its default and choices, what is wrong with it, its help.
+
+    `why`: the reason that the engine's flags are not known.
+    """
     g, known, muted = glyphs(), row.known, "$foreground-muted"
     facts: list[tuple[str, str, str]] = []
     if row.planned is not None:
@@ -62,5 +66,5 @@ def about_content(row: FlagRow, findings: Iterable[Mapping[str, Any]]) -> Conten
     if known is not None and known.help:
         lines += [Content(""), Content(one_line(known.help))]
     elif known is None and not row.key.startswith(ENV) and not row.problem:
-        lines.append(Content.styled("no help: the engine's source was not read, or does not name it", muted))
+        lines.append(Content.styled(f"no help: {one_line(why) or _NOT_NAMED}", muted))
     return Content("\n").join(lines)

@@ -111,20 +111,20 @@ class LaunchScreen(ConsoleScreen):
         marks = {row.key: STYLES[findings_of(row, found)[0]["verdict"]] for row in shown if findings_of(row, found)}
         self.query_one(FlagTable).show(shown, marks)
         panel = self.query_one("#flags-panel")
-        title = ["flags and environment"]
-        if schema.flags:
-            title.append(f"{schema.label} has {len(schema.flags)}")
+        title = "flags and environment"
         if self._words:
-            title.append(f"/{self._words}/ finds {len(shown)}, Esc shows all")
-        panel.border_title = Content(one_line(" – ".join(title)))
+            title += f" – /{self._words}/ finds {len(shown)} of {len(self._rows)}, Esc shows all"
+        elif schema.flags:
+            title += f" – {schema.label} has {len(schema.flags)}"
+        panel.border_title = Content(one_line(title))
         refused = sum(bool(row.problem) for row in self._rows)
         notes = [
             f"{len(self.cockpit.overrides)} staged" if self.cockpit.overrides else "",
             f"{refused} would be refused" if refused else "",
-            f"only what is set is known: {schema.why}" if schema.why else "",
+            "only what is set is known" if schema.why else "",
             "reading the engine's flags" if self.cockpit.flags is None else "",
         ]
-        panel.border_subtitle = Content(one_line(" – ".join(filter(None, notes)))[:100])
+        panel.border_subtitle = Content(one_line(" – ".join(filter(None, notes))))
         panel.set_class(bool(refused), "bad")
 
     def _draw_command(self, plan: LaunchPlan) -> None:
@@ -142,7 +142,9 @@ class LaunchScreen(ConsoleScreen):
         panel = self.query_one("#about")
         panel.border_title = Content(one_line(row.key)) if row else "nothing found"
         found = findings_of(row, flag_findings(self.cockpit.board.findings)) if row else []
-        self.query_one("#about-text", Static).update(about_content(row, found) if row else Content("Esc shows all"))
+        why = self.cockpit.flags.why if self.cockpit.flags else ""
+        text = about_content(row, found, why) if row else Content("Esc shows all")
+        self.query_one("#about-text", Static).update(text)
 
     def on_data_table_row_highlighted(self) -> None:
         """Say what is known of the flag under the cursor."""

@@ -29,6 +29,9 @@ from remote.gpu import Gpu
 _WIRED = {OK: "$success", BAD: "$error", UNKNOWN: "$accent"}  # how the accept length is drawn
 
 
+_DOWN = "no server runs: R starts it"
+
+
 class LiveScreen(ConsoleScreen):
     """The screen to leave open: headline values above, wiring in the middle, log below.
 
@@ -41,7 +44,7 @@ class LiveScreen(ConsoleScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._gpus: list[Gpu] = []
+        self._gpus: list[Gpu] | None = None
         self._measuring = ""
 
     def body(self) -> Iterable[Widget]:
@@ -50,7 +53,7 @@ class LiveScreen(ConsoleScreen):
             for name, title in (("accept", "accept length"), ("speed", "throughput tok/s"), ("gpus", "GPUs")):
                 with VerticalScroll(id=name, classes="panel", can_focus=False) as panel:
                     panel.border_title = title
-                    yield Static("no GPU on this host", id="gpu-lines") if name == "gpus" else Trend(id=f"{name}-trend")
+                    yield Static(id="gpu-lines") if name == "gpus" else Trend(id=f"{name}-trend")
         with VerticalScroll(id="wiring", classes="panel", can_focus=False) as panel:
             panel.border_title = "wiring"
             yield WiringStrip()
@@ -79,10 +82,12 @@ class LiveScreen(ConsoleScreen):
             panel.set_class(wiring.state == OK, "good")
             panel.border_title = Content(wiring_title(wiring))
             panel.border_subtitle = Content(one_line(mask_text(self.cockpit.error))[:100])
+            self.query_one(LogView).border_subtitle = "" if self.session.last_status.up else _DOWN
 
     def _draw_values(self) -> None:
         assert self.session is not None
-        serving = self.session.serving
+        serving, status = self.session.serving, self.session.last_status
+        age = serving.age_words if status.up or serving.accept_len is None else status.phase
         self.query_one("#accept").border_subtitle = Content(one_line(self._measuring or serving.by_position_from))
         self.query_one("#accept-trend", Trend).value = TrendValue(
             headline="–" if serving.accept_len is None else f"{serving.accept_len:.2f}",
@@ -93,21 +98,22 @@ class LiveScreen(ConsoleScreen):
             below=serving.accept_words,
             last=position_words(serving),
             style=_WIRED[self.session.wiring().state],
-            age=serving.age_words,
+            age=age,
         )
         running = "–" if serving.running is None else str(serving.running)
         queue = "–" if serving.queue is None else str(serving.queue)
         self.query_one("#speed-trend", Trend).value = TrendValue(
             headline="–" if serving.tokens_per_s is None else f"{serving.tokens_per_s:.1f}",
-            suffix=_against(serving.usual_tokens_per_s, serving.baseline),
             history=tuple(serving.throughput_history),
             below=f"running {running}  queue {queue}",
+            last=_usual(serving.usual_tokens_per_s, serving.baseline),
             style="$accent",
-            age=serving.age_words,
+            age=age,
         )
-        if self.cockpit.gpus != self._gpus:
+        gpus = self.cockpit.gpus
+        if gpus is not None and gpus != self._gpus:
             # A text that changes lays the whole screen out anew; GPUs change more slowly than the log.
-            self._gpus = list(self.cockpit.gpus)
+            self._gpus = list(gpus)
             self.query_one("#gpu-lines", Static).update(gpu_content(self._gpus))
             self.set_class(len(self._gpus) > 2 * GPU_ROWS, "-many")
 
@@ -210,8 +216,11 @@ def wiring_title(wiring: Wiring) -> str:
     return " – ".join(["wiring", state, *filter(None, sources)])
 
 
-def _against(value: float | None, baseline: float | None) -> str:
-    return f" {100 * (value / baseline - 1):+.1f}% base" if value is not None and baseline else ""
+def _usual(value: float | None, baseline: float | None) -> str:
+    """What the top line says of the speed: the median of this run, against the run before."""
+    if value is None:
+        return ""
+    return f"median {value:.1f}" + (f", {100 * (value / baseline - 1):+.1f}% vs last run" if baseline else "")
 
 
 GPU_ROWS = 3

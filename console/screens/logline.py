@@ -84,5 +84,6 @@ def _fields(event: Any) -> tuple[tuple[str, str], ...]:
         if key in ("text", "event"):
             continue
         pairs = value.items() if isinstance(value, dict) else [("", value)]
-        rows += [(one_line(f"{key} {name}".strip()), one_line(str(item))) for name, item in pairs]
+        head = "" if key == "fields" else key  # the engine's own names of what it printed
+        rows += [(one_line(f"{head} {name}".strip()), one_line(str(item))) for name, item in pairs]
     return (*rows, ("as it came", one_line(event.text)))

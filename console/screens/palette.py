@@ -11,6 +11,7 @@ from textual.css.query import NoMatches
 from textual.screen import Screen
 
 from console import keys
+from console.screens.words import about_action
 
 if TYPE_CHECKING:
     from console.app import ConsoleApp
@@ -39,13 +40,13 @@ class KeyCommands(Provider):
         here = app.current_mode
         for binding in _bindings(keys.APP):
             if binding.action not in ("command_palette", f"go('{here}')") and _possible(app, app, binding.action):
-                yield binding.description, _about(app, binding.action), self._doing("", binding.action)
+                yield binding.description, about_action(app, binding.action), self._doing("", binding.action)
         for mode in sorted(keys.TABLES, key=lambda mode: mode != here):
             screen = _screen_of(app, mode)
             for binding in _bindings(keys.TABLES[mode]):
                 if (mode == here or binding.id in keys.ELSEWHERE) and _possible(app, screen, binding.action):
                     words = f"{mode.capitalize()}: {binding.description}"
-                    yield words, _about(screen, binding.action), self._doing(mode, binding.action)
+                    yield words, about_action(screen, binding.action), self._doing(mode, binding.action)
 
     def _doing(self, mode: str, action: str) -> Callable[[], Awaitable[None]]:
         app = cast("ConsoleApp", self.app)
@@ -75,8 +76,3 @@ def _possible(app: ConsoleApp, where: ConsoleApp | Screen[Any], action: str) -> 
     except NoMatches:
         # A screen that was never shown; it judges once more when it is.
         return app.session is not None
-
-
-def _about(where: ConsoleApp | Screen[Any], action: str) -> str:
-    does = getattr(where, f"action_{action.partition('(')[0]}", None)
-    return (getattr(does, "__doc__", None) or "").strip().partition("\n")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,15 +11,18 @@ from textual import work
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import DataTable, Static
+from textual.widgets import Static
 
 from console import keys
+from console.comparing import Comparison, compare
 from console.feeds import OPERATIONAL
+from console.glyphs import glyphs
 from console.plain import one_line
 from console.runs import Run
 from console.screens.base import ConsoleScreen
 from console.screens.words import failure
 from console.topics import Topic
+from console.widgets.runtable import Cell, Column, RunTable
 from console.widgets.topline import elapsed_words
 
 _VERDICT_STYLES = {"PASS": "$success", "INFO": "$success", "WARN": "$warning", "FAIL": "bold $error"}
@@ -26,16 +30,17 @@ _VERDICT_STYLES = {"PASS": "$success", "INFO": "$success", "WARN": "$warning", "
 
 # What was measured comes before why: at 80 columns it must be seen.
 _COLUMNS = (
-    (" ", 1),
-    ("run", 4),
-    ("state", 8),
-    ("verdict", 7),
-    ("accept", 6),
-    ("tok/s", 7),
-    ("when", 9),
-    ("why", 20),
-    ("config", 8),
+    Column(""),
+    Column("run", number=True),
+    Column("state"),
+    Column("verdict"),
+    Column("accept", number=True),
+    Column("tok/s", number=True),
+    Column("when", number=True),
+    Column("config", last_resort=True),
+    Column("why"),
 )
+_SPACE = "Space marks two runs, = compares them"
 
 
 class RunsScreen(ConsoleScreen):
@@ -43,7 +48,7 @@ class RunsScreen(ConsoleScreen):
 
     CSS_PATH = "runs.tcss"
     BINDINGS = keys.RUNS
-    AUTO_FOCUS = "DataTable"
+    AUTO_FOCUS = "RunTable"
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,19 +57,12 @@ class RunsScreen(ConsoleScreen):
 
     def body(self) -> Iterable[Widget]:
         """The table, and the comparison below."""
-        table: DataTable[Content] = DataTable(id="runs", cursor_type="row", classes="panel")
+        table = RunTable(_COLUMNS, id="runs", classes="panel")
         table.border_title = "runs"
         yield table
         with VerticalScroll(id="compared", classes="panel") as panel:
             panel.border_title = "compared"
-            yield Static("Space marks two runs, = compares them", id="comparison")
-
-    def on_mount(self) -> None:
-        """Columns of the table."""
-        table: DataTable[Content] = self.query_one("#runs", DataTable)
-        for title, width in _COLUMNS:
-            table.add_column(title, width=width)
-        super().on_mount()
+            yield Static(Content.styled(_SPACE, "$foreground-muted"), id="comparison")
 
     def redraw(self, topic: Topic) -> None:
         """The table on RUNS and STATUS."""
@@ -79,28 +77,22 @@ class RunsScreen(ConsoleScreen):
         except OPERATIONAL as error:
             self.query_one("#comparison", Static).update(failure(error))
             return
-        table: DataTable[Content] = self.query_one("#runs", DataTable)
-        row = table.cursor_row
-        table.clear()
-        for run in self._runs:
-            table.add_row(*self._cells(run))
-        table.move_cursor(row=row)
+        self.query_one(RunTable).show([self._cells(run) for run in self._runs])
 
-    def _cells(self, run: Run) -> list[Content]:
-        mark = "◆" if run.id in self._marked else ""
+    def _cells(self, run: Run) -> tuple[Cell, ...]:
         verdict = run.verdict or ""
         accept, speed = self._measured(run)
-        return [
-            Content.styled(mark, "bold $warning"),
-            Content(str(run.id)),
-            Content(run.state),
-            Content.styled(verdict, _VERDICT_STYLES.get(verdict, "$foreground-muted")),
-            Content.styled(_number(accept), "bold"),
-            Content(_number(speed)),
-            Content(f"{elapsed_words(time.time() - run.started)} ago"),
-            Content(one_line(run.why)),
-            Content.styled((run.config_sha or "")[:8], "$foreground-muted"),
-        ]
+        return (
+            (glyphs().mark if run.id in self._marked else " ", "bold $warning"),
+            (str(run.id), ""),
+            (run.state, ""),
+            (verdict, _VERDICT_STYLES.get(verdict, "$foreground-muted")),
+            (_number(accept), "bold"),
+            (_number(speed, 1), ""),
+            (f"{elapsed_words(time.time() - run.started)} ago", ""),
+            ((run.config_sha or "")[:8], "$foreground-muted"),
+            (one_line(run.why), ""),
+        )
 
     def _measured(self, run: Run) -> tuple[float | None, float | None]:
         """Accept length and tokens/s: what was recorded, and for the run that serves now, what it shows so far."""
@@ -114,7 +106,7 @@ class RunsScreen(ConsoleScreen):
 
     def action_mark(self) -> None:
         """Mark the run under the cursor, or unmark it; the two marked last count."""
-        row = self.query_one("#runs", DataTable).cursor_row
+        row = self.query_one(RunTable).cursor_row
         if not 0 <= row < len(self._runs):
             return
         number = self._runs[row].id
@@ -125,8 +117,10 @@ class RunsScreen(ConsoleScreen):
         )
         self._load()
 
-    def action_compare(self) -> None:
+    @work(exclusive=True, group="compare")
+    async def action_compare(self) -> None:
         """The two marked runs side by side; without marks the newest two."""
+        assert self.session is not None
         by_id = {run.id: run for run in self._runs}
         chosen = [by_id[number] for number in self._marked if number in by_id] or self._runs[:2]
         if len(chosen) < 2:
@@ -138,35 +132,67 @@ class RunsScreen(ConsoleScreen):
             for accept, speed in [self._measured(run)]
         ]
         before, after = sorted(measured, key=lambda run: run.started)[:2]
-        self.query_one("#comparison", Static).update(comparison(before, after))
+        try:
+            found = await compare(self.session.runs, before, after)
+        except OPERATIONAL as error:
+            self.console_app.fail("the runs could not be compared", error)
+            return
+        self.query_one("#comparison", Static).update(comparison(found))
 
 
-def comparison(before: Run, after: Run) -> Content:
-    """Two runs: outcome side by side, then the flags and variables that differ."""
-    rows = [Content.assemble((f"{'':<14}", ""), (f"run {before.id:<20}", "bold"), (f"run {after.id}", "bold"))]
-    for name, one, two in (
+def comparison(found: Comparison) -> Content:
+    """Two runs: outcome side by side, then what differs of command, environment and the draft's config."""
+    before, after = found.before, found.after
+    rows = [
         ("why", before.why, after.why),
-        ("state", before.state, after.state),
         ("verdict", before.verdict or "–", after.verdict or "–"),
-        ("accept length", _number(before.accept_len), _number(after.accept_len)),
-        ("tok/s", _number(before.tokens_per_s), _number(after.tokens_per_s)),
-        ("config", (before.config_sha or "–")[:8], (after.config_sha or "–")[:8]),
-    ):
-        style = "" if one == two else "bold"
-        rows.append(
-            Content.assemble(
-                (f"{name:<14}", "$foreground-muted"), (f"{one_line(one):<24}", style), (one_line(two), style)
-            )
-        )
-    gone, came = (
-        [word for word in before.argv if word not in after.argv],
-        [word for word in after.argv if word not in before.argv],
-    )
-    rows += [Content.styled(f"- {one_line(word)}", "$error") for word in gone] + [
-        Content.styled(f"+ {one_line(word)}", "$success") for word in came
+        ("accept length", _number(before.accept_len), _against(before.accept_len, after.accept_len, 2)),
+        ("tok/s", _number(before.tokens_per_s, 1), _against(before.tokens_per_s, after.tokens_per_s, 1)),
     ]
-    return Content("\n").join(rows)
+    if found.benches is not None:
+        one, two = found.benches
+        rows.append(("bench accept", one.accept.words(), two.accept.words()))
+        rows.append(("bench tok/s", one.speed.words(), two.speed.words()))
+    rows += [
+        ("state", before.state, after.state),
+        ("config", (before.config_sha or "–")[:8], (after.config_sha or "–")[:8]),
+    ]
+    head = ("", f"run {before.id}", f"run {after.id}")
+    name, left = (max(len(one_line(row[index])) for row in [head, *rows]) + 2 for index in (0, 1))
+    lines = [Content.styled(f"{head[0]:<{name}}{head[1]:<{left}}{head[2]}", "bold")]
+    for title, one_side, other in rows:
+        style = "" if one_side == other else "bold"
+        words = f"{one_line(one_side):<{left}}{one_line(other)}"
+        lines.append(Content.assemble((f"{title:<{name}}", "$foreground-muted"), (words, style)))
+    return Content("\n").join([*lines, *_change_rows(found)])
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+def _change_rows(found: Comparison) -> list[Content]:
+    """One row a thing that differs: its kind and name, what it was, what it became."""
+    if not found.changes:
+        return [Content.styled("same command, environment and config", "$foreground-muted")]
+    return [
+        Content.assemble(
+            (f"{item.kind} ", "$foreground-muted"),
+            (f"{one_line(item.name)}  ", "bold"),
+            (_said(item.before), "$error"),
+            (f" {glyphs().arrow} ", "$foreground-muted"),
+            (_said(item.after), "$success"),
+        )
+        for item in found.changes
+    ]
+
+
+def _said(value: object) -> str:
+    if value is None:
+        return "absent"
+    return (one_line(value) or "set") if isinstance(value, str) else one_line(json.dumps(value, ensure_ascii=False))
+
+
+def _against(before: float | None, after: float | None, digits: int) -> str:
+    change = f"  {100 * (after / before - 1):+.1f}%" if before and after is not None else ""
+    return _number(after, digits) + change
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from textual.binding import Binding, BindingType
@@ -12,10 +13,12 @@ from textual.content import Content
 from textual.screen import Screen
 
 from console.flags import problems_of, rows_of
+from console.glyphs import glyphs
 from console.keys import key_words
 from console.masking import mask_argv, mask_text
 from console.plain import one_line, plain
 from console.widgets.topline import elapsed_words
+from console.widgets.trend import fit
 
 if TYPE_CHECKING:
     from console.launch import Difference, LaunchPlan
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from console.session import Session
     from console.state import Cockpit
     from remote.errors import HostKeyUnknown
+
+_MUTED = "$foreground-muted"
 
 
 def restart_question(session: Session, cockpit: Cockpit, *, last_good: bool) -> Content:
@@ -42,13 +47,12 @@ def restart_question(session: Session, cockpit: Cockpit, *, last_good: bool) -> 
                 "draft  an edit is staged and NOT written: it will not be served (2, then w)", "bold $warning"
             )
         )
-    rows.append(Content(""))
     differences = list(plan.changes)
     if differences:
-        rows.append(Content.styled("what changes against the process that runs now", "$foreground-muted"))
+        rows += [Content(""), Content.styled("what changes against the process that runs now", _MUTED)]
         rows += difference_rows(differences)
     elif status.up:
-        rows.append(Content.styled("the command does not change; config.json is read anew", "$foreground-muted"))
+        rows += [Content(""), Content.styled("the command does not change; config.json is read anew", _MUTED)]
     if not last_good:
         rows += _refused(session, plan, cockpit)
         rows += [Content(""), Content.styled("the command", "$foreground-muted"), Content(plain(plan.shown))]
@@ -91,7 +95,7 @@ def difference_rows(differences: Iterable[Difference]) -> list[Content]:
             Content.assemble(
                 (f"  {one_line(item.key)}  ", "bold"),
                 (running, "$error"),
-                (" → ", "$foreground-muted"),
+                (f" {glyphs().arrow} ", "$foreground-muted"),
                 (planned, "$success"),
             )
         )
@@ -119,53 +123,77 @@ def failure(error: BaseException) -> Content:
     return Content("\n").join(rows)
 
 
-def help_text(screen: Screen[object], everywhere: Sequence[BindingType]) -> Content:
-    """The screen's own words, its keys, and those that work everywhere."""
+def help_text(screen: Screen[object], everywhere: Sequence[BindingType], width: int) -> Content:
+    """The screen's own words, its keys and what each does, and those that work everywhere; rows of `width` cells."""
     rows = [Content(" ".join((type(screen).__doc__ or "").split())), Content("")]
-    groups = (("on this screen", getattr(type(screen), "BINDINGS", ())), ("everywhere", everywhere))
-    for title, bindings in groups:
-        rows.append(Content.styled(title, "bold $primary"))
-        for binding in bindings:
-            if isinstance(binding, Binding):
-                rows.append(Content.assemble((f"  {key_words(binding.key):<8}", "bold"), binding.description))
-        rows.append(Content(""))
+    groups = (("on this screen", screen, getattr(type(screen), "BINDINGS", ())), ("everywhere", screen.app, everywhere))
+    keys = [(title, where, key) for title, where, table in groups for key in table if isinstance(key, Binding)]
+    names = max((len(key.description) for _, _, key in keys), default=0)
+    before = ""
+    for title, where, key in keys:
+        if title != before:
+            rows += [*([Content("")] if before else []), Content.styled(title, "bold $primary")]
+            before = title
+        head = Content.assemble((f"  {key_words(key.key):<7}", "bold"), f"{key.description:<{names}}  ")
+        rows.append(head + Content.styled(fit(about_action(where, key.action), width - head.cell_length), _MUTED))
     focused = screen.focused
     if focused is not None and type(focused).__doc__:
         rows += [
+            Content(""),
             Content.styled("the focused part", "bold $primary"),
             Content(" ".join((type(focused).__doc__ or "").split())),
         ]
     return Content("\n").join(rows)
 
 
+def about_action(where: object, action: str) -> str:
+    """What a binding's action does, by the words of whoever does it; of another screen, what it is for."""
+    name, _, given = action.partition("(")
+    if name == "command_palette":
+        return "All that can be done, found by its words."
+    modes: Mapping[str, object] = getattr(where, "MODES", {})
+    does = modes.get(given.strip("')")) if name == "go" else getattr(where, f"action_{name}", None)
+    return (getattr(does, "__doc__", None) or "").strip().partition("\n")[0]
+
+
 def command_log(session: Session | None) -> Content:
-    """Every command the console ran on the host, newest first, secrets masked."""
+    """Every command the console ran on the host, newest first, secrets masked; one row for the same again and again."""
     if session is None or not session.host.commands:
         return Content("nothing was run yet")
     rows = []
-    for record in reversed(session.host.commands):
-        code = "…" if record.returncode is None else str(record.returncode)
-        clock = time.strftime("%H:%M:%S", time.localtime(record.time))
-        took = "" if record.took is None else f"{record.took:6.2f}s"
+    told = [(one_line(shlex.join(mask_argv(record.argv))), record) for record in reversed(session.host.commands)]
+    for words, group in groupby(told, key=lambda item: item[0]):
+        records = [record for _, record in group]
+        last = records[0]
+        code = glyphs().ellipsis if last.returncode is None else str(last.returncode)
+        took = "" if last.took is None else f"{last.took:.2f}s"
+        often = f"{len(records)} times since {_clock(records[-1].time)}" if len(records) > 1 else ""
         rows.append(
             Content.assemble(
-                (f"{clock} {took} rc {code}  ", "$foreground-muted"), one_line(shlex.join(mask_argv(record.argv)))
+                (f"{_clock(last.time)} {took:>7} rc {code:<3} ", _MUTED), words, (f"  {often}" if often else "", _MUTED)
             )
         )
     return Content("\n").join(rows)
 
 
+def _clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
 def versions_content(versions: Sequence[Version], shown: str, now: float) -> Content:
-    """The history of a config: number, who, when, why; the one on the host is marked."""
+    """The history of a config: number, when, who, why; the one on the host is marked."""
+    newest = versions[:50]
+    ages = [f"{elapsed_words(now - item.seen)} ago" for item in newest]
+    numbers, width = max((len(str(item.id)) for item in newest), default=0), max(map(len, ages), default=0)
     rows = []
-    for item in versions[:50]:
-        mark = "●" if item.sha == shown else " "
+    for item, age in zip(newest, ages, strict=True):
+        here = item.sha == shown
         who = "console" if item.by == "console" else "outside"
         rows.append(
             Content.assemble(
-                (f"{mark} {item.id:>3} ", "$success" if item.sha == shown else "$foreground-muted"),
-                f"{elapsed_words(now - item.seen)} ago  {who:<8} {one_line(item.why)}  ",
-                (item.sha[:8], "$foreground-muted"),
+                (f"{glyphs().up if here else ' '} {item.id:>{numbers}} ", "$success" if here else _MUTED),
+                f"{age:>{width}}  {who}  {one_line(item.why)}  ",
+                (item.sha[:8], _MUTED),
             )
         )
     return Content("\n").join(rows)

@@ -12,9 +12,9 @@ from textual.widgets import DataTable
 from console.flags import STAGED, FlagRow, shown_value
 from console.glyphs import glyphs
 from console.plain import one_line
+from console.widgets.columns import share
 
-_NAME, _LEAST = 30, 7
-_EDGES = 2 + 1  # a scroll bar, and the mark
+_EDGES = 1 + 1  # a scroll bar, and the mark
 
 
 class FlagTable(DataTable[Content]):
@@ -23,10 +23,10 @@ class FlagTable(DataTable[Content]):
     Enter changes the flag under the cursor. The cursor stays on its flag when rows come and go.
     """
 
-    BINDINGS = [Binding("enter", "screen.edit", "Change")]  # in the bottom line, and grey where it cannot be done
+    BINDINGS = [Binding("enter", "screen.edit", "Edit")]  # in the bottom line, and grey where it cannot be done
 
     def __init__(self, id: str) -> None:
-        super().__init__(id=id, cursor_type="row")
+        super().__init__(id=id, cursor_type="row", cursor_foreground_priority="renderable")
         self._rows: tuple[FlagRow, ...] = ()
         self._marks: Mapping[str, str] = {}
 
@@ -51,36 +51,38 @@ class FlagTable(DataTable[Content]):
 
     def _fill(self, current: str | None) -> None:
         differs = any(row.difference is not None for row in self._rows)
-        names = ["planned", "running", "default"] if differs else ["planned", "default"]
-        room = max(self.size.width - _EDGES - 2 * (len(names) + 2), _NAME + _LEAST * len(names))
-        name = max(_NAME, min(44, room * 2 // 5))
-        each = (room - name) // len(names)
+        titles = ["", "flag", "planned", "running", "default"] if differs else ["", "flag", "planned", "default"]
+        texts = [_texts(row, differs) for row in self._rows]
+        wanted = [max(map(len, column)) for column in zip(titles[1:], *texts, strict=True)]
+        room = self.size.width - _EDGES - 2 * len(titles)
+        # A name that is cut may be any of several; a value that is cut is said in full beside the table.
+        name = min(wanted[0], max(1, room * 3 // 5))
+        widths = [1, name, *share(wanted[1:], room - name)]
         at = self.cursor_row
         self.clear(columns=True)
-        for label, width in (("", 1), ("flag", name), *((label, each) for label in names)):
-            self.add_column(label, width=width, key=label)
-        for row in self._rows:
-            self.add_row(*self._cells(row, name, each, differs), key=row.key)
+        for title, width in zip(titles, widths, strict=True):
+            self.add_column(title, width=width, key=title)
+        for row, words in zip(self._rows, texts, strict=True):
+            self.add_row(*self._cells(row, words, widths), key=row.key)
         keys = {row.key: index for index, row in enumerate(self._rows)}
         self.move_cursor(row=keys.get(current or "", at), animate=False, scroll=True)
 
-    def _cells(self, row: FlagRow, name: int, each: int, differs: bool) -> list[Content]:
-        g = glyphs()
-        mark = self._marks.get(row.key, "")
+    def _cells(self, row: FlagRow, words: Sequence[str], widths: Sequence[int]) -> list[Content]:
+        g, mark = glyphs(), self._marks.get(row.key, "")
+        glyph = g.bad if row.problem or mark == "$error" else g.warn if mark else ""
         style = "bold $warning" if row.source == STAGED else "" if row.given else "dim"
-        cells = [
-            Content.styled(g.bad if row.problem or mark == "$error" else g.warn, "$error" if row.problem else mark)
-            if row.problem or mark
-            else Content(""),
-            Content.styled(clip(row.key, name), style),
-            Content.styled(clip(_planned(row), each), style),
+        styles = ["$error" if row.problem else mark, style, style, *["$error"] * (len(words) - 3), "dim"]
+        return [
+            Content.styled(clip(text, width), style)
+            for text, width, style in zip([glyph, *words], widths, styles, strict=True)
         ]
-        if differs:
-            running = "" if row.difference is None else row.difference.running or "absent"
-            cells.append(Content.styled(clip(running, each), "$error"))
-        default = row.known.default_words if row.known else ""
-        cells.append(Content.styled(clip(default, each), "dim"))
-        return cells
+
+
+def _texts(row: FlagRow, differs: bool) -> list[str]:
+    """Name, planned value, what runs where that is asked for, and default."""
+    running = "" if row.difference is None else row.difference.running or "absent"
+    default = row.known.default_words if row.known else ""
+    return [one_line(text) for text in (row.key, _planned(row), *([running] if differs else []), default)]
 
 
 def _planned(row: FlagRow) -> str:

@@ -33,15 +33,19 @@ def timeline_content(timeline: Timeline, width: int) -> Content:
     """The phases of a restart, each with the second it began, one row of `width` cells a phase."""
     g = glyphs()
     rows = [Content.styled(f"{timeline.reason}", "$foreground-muted")]
+    # As wide from the first phase on as the last one needs; a phase that says nothing may reach into what follows.
+    names = max(len(name) for name in ("accepting", *(step.name for step in timeline.steps if step.detail)))
     for index, step in enumerate(timeline.steps):
         last = index == len(timeline.steps) - 1
         state = g.running if last and timeline.busy else g.bad if last and timeline.error else g.ok
         style = "$accent" if last and timeline.busy else "$error" if last and timeline.error else "$success"
-        detail = fit(_STAMP.sub("", one_line(step.detail)), width - 23)
         head = Content.assemble(
-            (f"{state} ", style), (f"{step.at:6.1f}s ", "$foreground-muted"), (f"{step.name:<12} ", "bold")
+            (f"{state} ", style),
+            (f"{step.at:6.1f}s ", "$foreground-muted"),
+            (f"{step.name:<{names}} ", "bold"),
         )
-        rows.append(head + Content(detail))
+        detail = " ".join(_STAMP.sub("", one_line(step.detail)).split())
+        rows.append(head + Content(fit(detail, width - head.cell_length)))
     if timeline.error:
         rows += [
             Content(""),

@@ -38,6 +38,8 @@ class TopLineValue:
     tokens_per_s: float | None = None
     baseline: float | None = None
     read_only: bool = False
+    stale: bool = False
+    """Whether what was measured is older than its period, or of a server that is gone."""
 
 
 class TopLine(Widget):
@@ -66,10 +68,14 @@ def topline(value: TopLineValue, width: int) -> Content:
         parts.append((value.phase + elapsed, _PHASES.get(value.phase, "$warning")))
     if value.accept_len is not None:
         out_of = f"/{value.ceiling}" if value.ceiling else ""
-        parts.append((f"accept {value.accept_len:.2f}{out_of}", "bold $foreground"))
+        parts.append(
+            (f"accept {value.accept_len:.2f}{out_of}", "$foreground-muted" if value.stale else "bold $foreground")
+        )
     if value.tokens_per_s is not None:
         against = f" {100 * (value.tokens_per_s / value.baseline - 1):+.1f}%" if value.baseline else ""
-        parts.append((f"{value.tokens_per_s:.1f} tok/s{against}", "$foreground"))
+        parts.append(
+            (f"{value.tokens_per_s:.1f} tok/s{against}", "$foreground-muted" if value.stale else "$foreground")
+        )
     if value.engine:
         parts.append((value.engine, "$foreground-muted"))
     if value.read_only:
@@ -84,10 +90,12 @@ def topline(value: TopLineValue, width: int) -> Content:
 
 
 def elapsed_words(seconds: float) -> str:
-    """A duration as a person reads it: `42s`, `3:05`, `2h07`."""
+    """A duration as a person reads it: `42s`, `3m05`, `2h07`, `5d03h`."""
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole}s"
     if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02}"
-    return f"{whole // 3600}h{whole % 3600 // 60:02}"
+        return f"{whole // 60}m{whole % 60:02}"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"

@@ -40,7 +40,7 @@ class Trend(Widget):
         style = "$foreground-muted" if value.age else f"bold {value.style}"
         head = Content.styled(value.headline, style) + Content.styled(f"{value.suffix} ", "$foreground-muted")
         if value.age:
-            head = head + Content.styled(f"{value.age} old ", "$warning")
+            head = head + Content.styled(f"{value.age} ", "$warning")
         room = width - head.cell_length
         graph = sparkline(value.history, room, value.low, value.high) if room > 3 else ""
         rows = [head + Content.styled(graph, "$foreground-muted" if value.age else value.style)]
@@ -58,8 +58,12 @@ def sparkline(values: Sequence[float], width: int, low: float = 0.0, high: float
 
 
 def fit(text: str, width: int) -> str:
-    """Cut at a word, never in the middle of a number."""
+    """Cut to `width` cells, but not within a word that has a digit: what is left would read as another number."""
     if len(text) <= width:
         return text
-    head, space, _ = text[:width].rpartition(" ")
-    return (head if space else text[: width - 1]) + glyphs().ellipsis
+    end = max(0, width - 1)
+    begin = text.rfind(" ", 0, end) + 1
+    word = text[begin:].partition(" ")[0]
+    if begin + len(word) > end and begin and any(letter.isdigit() for letter in word):
+        end = begin
+    return text[:end].rstrip() + glyphs().ellipsis

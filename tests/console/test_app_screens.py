@@ -266,7 +266,7 @@ async def test_a_run_of_all_checks_that_is_cancelled_keeps_what_was_found_before
         await driver.until_shown("checks – PASS")
         await driver.press("down")
         await driver.press("c")
-        await driver.until_shown("checks – was PASS", "stale: align.a says", "x cancels")
+        await driver.until_shown("checks – was PASS", "stale: align.a says", "x Cancel")
         await driver.press("x")
         await driver.until_shown("checks – UNKNOWN, interrupted", "cancelled", "stale: align.b says")
         screen = driver.app.screen
@@ -308,7 +308,7 @@ def hostile(check: str) -> dict[str, Any]:
 
 
 async def test_markup_and_escapes_in_a_finding_are_text(embedded: Embedded) -> None:
-    async with driven(embedded.folder.deployment, (200, 60)) as driver:
+    async with driven(embedded.folder.deployment, (320, 60)) as driver:
         await driver.go("3", "ChecksScreen")
         board = driver.app.cockpit.board
         board.begin()

@@ -59,7 +59,7 @@ def test_a_run_of_all_checks_that_is_cancelled_forgets_nothing(board: CheckBoard
     board.step(Found(finding("b", "PASS", "mended")))
     board.end("cancelled")
     assert [item["summary"] for item in board.findings] == ["a says", "mended", "c says"]
-    assert (board.stale, board.verdict, board.interrupted) == ({"a", "c"}, "WARN", True)
+    assert (board.stale, board.verdict, board.lacking) == ({"a", "c"}, "WARN", "interrupted")
 
 
 def test_a_run_of_all_checks_leaves_only_what_it_told(board: CheckBoard) -> None:
@@ -67,7 +67,7 @@ def test_a_run_of_all_checks_leaves_only_what_it_told(board: CheckBoard) -> None
     board.step(Found(finding("c", "PASS", "new")))
     board.step(report("PASS"))
     assert [item["summary"] for item in board.findings] == ["new"]
-    assert (board.stale, board.verdict, board.interrupted) == (set(), "PASS", False)
+    assert (board.stale, board.verdict, board.lacking) == (set(), "PASS", "")
 
 
 @pytest.mark.parametrize("before", [(), ("a", "b", "c")])
@@ -84,27 +84,48 @@ def test_a_run_that_ended_early_never_passes(before: tuple[str, ...], told: tupl
     for check in told:
         board.step(Found(finding(check, "PASS")))
     board.end(error)
-    assert (board.verdict, board.interrupted) == ("UNKNOWN", True)
+    assert (board.verdict, board.lacking) == ("UNKNOWN", "interrupted")
     if told:
         board.begin(("a",))
         board.step(Found(finding("a", "PASS")))
         board.step(report("PASS"))
-        assert (board.verdict, board.interrupted) == ("UNKNOWN", True), "one check again is not all of them"
+        assert (board.verdict, board.lacking) == ("UNKNOWN", "interrupted"), "one check again is not all of them"
     board.begin()
     board.step(Found(finding("a", "PASS")))
     board.step(report("PASS"))
-    assert (board.verdict, board.interrupted) == ("PASS", False)
+    assert (board.verdict, board.lacking) == ("PASS", "")
 
 
 def test_a_check_that_was_cancelled_and_then_run_is_whole_again(board: CheckBoard) -> None:
     board.begin(("b",))
     board.step(Found(finding("b", "PASS", "the first of two")))
     board.end("cancelled")
-    assert (board.stale, board.verdict, board.interrupted) == ({"b"}, "WARN", True)
+    assert (board.stale, board.verdict, board.lacking) == ({"b"}, "WARN", "interrupted")
     board.begin(("b",))
     board.step(Found(finding("b", "PASS")))
     board.step(report("PASS"))
-    assert (board.stale, board.verdict, board.interrupted) == (set(), "WARN", False)
+    assert (board.stale, board.verdict, board.lacking) == (set(), "WARN", "")
+
+
+@pytest.mark.parametrize(("before", "after"), [("PASS", "UNKNOWN"), ("FAIL", "FAIL")])
+def test_what_was_found_before_a_restart_does_not_speak_for_the_new_server(before: str, after: str) -> None:
+    board = CheckBoard()
+    board.restarted()
+    assert (board.stale, board.lacking) == (set(), "")
+    board.begin()
+    for check in ("a", "b"):
+        board.step(Found(finding(check, before)))
+    board.step(report(before))
+    board.restarted()
+    assert (board.stale, board.verdict, board.lacking) == ({"a", "b"}, after, "not all run since the restart")
+    board.begin(("a",))
+    board.step(Found(finding("a", "PASS")))
+    board.step(report("PASS"))
+    assert (board.stale, board.verdict, board.lacking) == ({"b"}, after, "not all run since the restart")
+    board.begin()
+    board.step(Found(finding("a", "PASS")))
+    board.step(report("PASS"))
+    assert (board.stale, board.verdict, board.lacking) == (set(), "PASS", "")
 
 
 def test_the_cursor_stays_on_its_check(board: CheckBoard) -> None:

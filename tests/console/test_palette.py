@@ -66,7 +66,7 @@ async def test_read_only_offers_no_change(embedded: Embedded) -> None:
 
 async def test_an_entry_goes_to_its_screen_and_does_it(driver: Driver) -> None:
     await chosen(driver, "Restart")
-    await driver.asked("Restart the server?")
+    await driver.asked("Start the server?")
     await driver.press("n")
     await chosen(driver, "Draft: Edit")
     await driver.until_shown("editing: Esc ends")

@@ -147,10 +147,14 @@ def test_the_sparkline(values: Sequence[float], width: int, low: float, high: fl
     assert sparkline(values, width, low, high) == drawn
 
 
-def test_a_text_is_cut_at_a_word() -> None:
+def test_a_text_is_cut_but_no_number_in_it() -> None:
     assert fit("by position .72 .47 .33", 23) == "by position .72 .47 .33"
     assert fit("by position .72 .47 .33", 20) == "by position .72 .47…"
     assert fit("by position .72 .47 .33", 18) == "by position .72…"
+    assert fit("by position .72 .47 .33", 10) == "by positi…"
+    assert fit("states 0,3,7: slot 0", 14) == "states 0,3,7:…"
+    assert fit("states 0,3,7: slot 0", 13) == "states…"
+    assert fit("1234567890", 5) == "1234…"
 
 
 def test_the_heat_map_boxes_the_best_and_marks_what_is_fed() -> None:
@@ -169,6 +173,16 @@ def test_the_heat_map_boxes_the_best_and_marks_what_is_fed() -> None:
     assert "$success" in styles(drawn, "[█◆]")
     assert "$warning" in styles(drawn, "[█]")
     assert "$error" in styles(drawn, " ▒◆")
+
+
+def test_the_heat_map_knows_states_by_number_and_by_name() -> None:
+    evidence = {
+        "matrix": [[0.9, 0.0, 0.8, 1.0]],
+        "states": ["R_0", "R_7", "R_10", "N"],
+        "best": ["R_7"],
+        "expected": [0],
+    }
+    assert rows(heat(evidence, 60))[:2] == ["state      0   7  10   N", "slot 0     ◆ [█]  ░░"]
 
 
 def test_a_wide_heat_map_keeps_the_columns_that_matter() -> None:
@@ -215,7 +229,7 @@ def test_the_top_line_tells_a_silent_link_and_one_that_is_lost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(-1, "0s"), (42.9, "42s"), (185, "3:05"), (3599, "59:59"), (7620, "2h07")]
+    ("seconds", "words"), [(-1, "0s"), (42.9, "42s"), (185, "3m05"), (3599, "59m59"), (7620, "2h07"), (180000, "2d02h")]
 )
 def test_durations(seconds: float, words: str) -> None:
     assert elapsed_words(seconds) == words
