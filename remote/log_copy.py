@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from remote.errors import CommandFailed, HostUnreachable, RemoteError, printable
 from remote.host import CommandHost, Host, resolve
 from remote.output import TIED, LogSource
 from remote.ship import CACHE
+from remote.stream import Stream
 
 FOLDER = f"{CACHE}/logs"
 LINES = 40_000
@@ -26,12 +27,15 @@ SECONDS = 30.0
 _STATE_SECONDS = 10.0
 _MARGIN = 15.0
 """Seconds beyond them for the programs around it to begin and to end."""
+_END_SECONDS = 5.0
+"""How long the programs may take to end, and to remove the file, once they are told to."""
 _NO_SUCH_COMMAND = 127
 _SAID = 300
 """Characters of a failed command's output that a reason repeats."""
 
 # The first words are the command that prints the log, the others the program that keeps what it prints: the one runs
-# beside the container that the other may run in. Nothing but the exit code and the token follows what is printed.
+# beside the container that the other may run in. The token and the exit code follow what is printed, and then nothing
+# until our end of stdin is closed, or gone.
 _COPY = f"""words=$1 token=$2
 shift 2
 {{
@@ -45,6 +49,7 @@ shift 2
     {TIED}
   )
   printf '\\n%s %s\\n' "$token" "$?"
+  exec cat 4>&1 >/dev/null
 }} | {{ shift "$words"; exec "$@"; }}
 """
 
@@ -81,25 +86,18 @@ async def copied(
 ) -> AsyncIterator[LogCopy]:
     """The last `lines` lines of a log, at most `limit` bytes, in a file of mode 0600 where commands of `host` run.
 
-    It is removed on leaving, cancelled or not; one left by a lost link goes with a later copy. Only what the command
-    says when it fails crosses the network. Raises HostUnreachable.
+    The host removes it on leaving, and also when this process is killed or the link is lost. Only what the command says
+    when it fails crosses the network. Raises HostUnreachable.
     """
     path = f"{await resolve(host, FOLDER)}/{uuid.uuid4().hex}.log"
-    try:
+    async with AsyncExitStack() as leaving:
         try:
-            why = await _copy(host, source, path, lines, limit, seconds)
+            why = await _copy(leaving, host, source, path, lines, limit, seconds)
         except HostUnreachable:
             raise
         except RemoteError as error:
             why = str(error)
         yield LogCopy("" if why else path, why)
-    finally:
-        work = asyncio.ensure_future(_remove(host, path))
-        try:
-            await asyncio.shield(work)
-        except asyncio.CancelledError:
-            await work
-            raise
 
 
 async def lives(host: Host, source: LogSource) -> bool | None:
@@ -113,29 +111,32 @@ async def lives(host: Host, source: LogSource) -> bool | None:
     return _STATES.get(said.decode("utf-8", "replace").strip())
 
 
-async def _copy(host: Host, source: LogSource, path: str, lines: int, limit: int, seconds: float) -> str:
-    """Make the file; "" or why there is none."""
+async def _copy(
+    leaving: AsyncExitStack, host: Host, source: LogSource, path: str, lines: int, limit: int, seconds: float
+) -> str:
+    """Make the file, which is there until `leaving` is left; "" or why there is none."""
     argv, token, line = source.argv(lines, follow=False), uuid.uuid4().hex, b""
     program, shown = await scripts.command(host, "keep", path, str(limit), f"{seconds:g}", token)
     container = host.container if isinstance(host, CommandHost) else ""
     into = ["docker", "exec", "-i", container] if container else []
     command = ["sh", "-c", _COPY, "sh", str(len(argv)), token, *argv, *into, *program]
+    running = host.stream(command, input=None, shown=[*argv, "|", *shown[:-1]], outside=True)
+    answer: dict[str, Any] = {"late": True}
     try:
-        async with (
-            asyncio.timeout(seconds + _MARGIN),
-            host.stream(command, input=None, shown=[*argv, "|", *shown[:-1]], outside=True) as stream,
-        ):
+        async with asyncio.timeout(seconds + _MARGIN):
+            stream = await leaving.enter_async_context(_ended(host, path, running))
             while not line.endswith(b"\n") and (data := await stream.read()):
                 line += data
-            answer = scripts.decoded(line)
-            if answer is None:
-                raise CommandFailed(shown, await stream.wait(), stream.stderr_tail)
-            if not answer.get("late"):
-                # What ties the command to us is through with it.
+            said = scripts.decoded(line)
+            if said is None:
                 stream.write_eof()
-                await stream.wait()
+                raise CommandFailed(shown, await stream.wait(), stream.stderr_tail)
+            answer = said
     except TimeoutError:
-        answer = {"late": True}
+        pass
+    if not answer.get("size"):
+        # There is no file to hold, and what hangs is not to hang on.
+        await leaving.aclose()
     if "refused" in answer:
         raise scripts.refusal(answer, host.name)
     return _reason(source, argv, answer, seconds, host.name)
@@ -162,6 +163,32 @@ def _reason(source: LogSource, argv: Sequence[str], answer: dict[str, Any], seco
     advice = next((words for part, words in _ADVICE if part in said.lower()), "Run it there by hand to see more")
     stop = "" if said.endswith((".", "?")) else "."
     return f"{command} on {name} {ended}: {said or 'it said nothing'}{stop} {advice}"
+
+
+@asynccontextmanager
+async def _ended(host: Host, path: str, running: AbstractAsyncContextManager[Stream]) -> AsyncIterator[Stream]:
+    """The command that holds the file: let end by itself, which removes it; where it was killed we do."""
+    stream: Stream | None = None
+    try:
+        async with running as stream:
+            try:
+                yield stream
+            finally:
+                stream.write_eof()
+                await _in_any_case(stream.finish(_END_SECONDS))
+    finally:
+        if stream is not None and stream.returncode != 0:
+            await _in_any_case(_remove(host, path))
+
+
+async def _in_any_case(work: Coroutine[Any, Any, None]) -> None:
+    """Carry it out to its end, cancelled or not."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 async def _remove(host: Host, path: str) -> None:

@@ -1,8 +1,8 @@
-"""Keeps the end of what a command prints in a file for this account alone, until who asked for it removes it.
+"""Keeps the end of what a command prints in a file for this account alone, for as long as the console is there.
 
-argv: the file, the bytes to keep, the seconds to wait, a token. stdin: what the command prints, then a line of the
-token and the command's exit code. Without that line the command was cut short; then, and after a failure, no file is
-made. Files that an interrupted console left in the folder go when they are a day old.
+argv: the file, the bytes to keep, the seconds to wait, a token. stdin: what the command prints, a line of the token and
+the command's exit code, and its end once the file is not needed any more, or the console is gone. Without that line the
+command was cut short; then, and after a failure, no file is made.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import select
+import signal
 import sys
 import time
 from typing import NamedTuple
@@ -31,22 +32,20 @@ class Output(NamedTuple):
 
 
 def collect(limit: int, seconds: float, token: str) -> Output:
-    """Read stdin to its end, at most `seconds`; the text is its last `limit` bytes, from the beginning of a line."""
+    """Read stdin to its closing line, at most `seconds`; the text is the last `limit` bytes, in whole lines."""
     held, cut, until = bytearray(), False, time.monotonic() + seconds
-    while True:
+    last = re.compile(rb"\n%s (\d+)\n\Z" % token.encode())
+    while not (closing := last.search(held[-CLOSING:])):
         left = until - time.monotonic()
         if left <= 0 or not select.select([0], [], [], left)[0]:
             return Output(b"", None, True)
         data = os.read(0, 1 << 16)
         if not data:
-            break
+            return Output(b"", None, False)
         held += data
         if len(held) > 2 * (limit + CLOSING):
             del held[: -limit - CLOSING]
             cut = True
-    closing = re.search(rb"\n%s (\d+)\n\Z" % token.encode(), held[-CLOSING:])
-    if closing is None:
-        return Output(b"", None, False)
     text = bytes(held[: len(held) - len(closing.group())])
     if cut or len(text) > limit:
         text = text[-limit:].partition(b"\n")[2]
@@ -54,7 +53,7 @@ def collect(limit: int, seconds: float, token: str) -> Output:
 
 
 def sweep(folder: str) -> None:
-    """Remove what is left of runs that nobody ended."""
+    """Remove what was left when this program was killed, or the host went down."""
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):
             path = os.path.join(folder, name)
@@ -73,20 +72,36 @@ def keep(path: str, text: bytes) -> None:
         raise
 
 
+def answered(path: str, limit: int, seconds: float, token: str) -> bool:
+    """Answer with the exit code and the size of the file, of a failed command with the end of what it said.
+
+    Whether there is a file.
+    """
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    sweep(os.path.dirname(path))
+    found = collect(limit, seconds, token)
+    kept = found.code == 0 and bool(found.text.strip())
+    if kept:
+        keep(path, found.text)
+    said = "" if kept else found.text[-SAID:].decode("utf-8", "replace")
+    write_answer({"code": found.code, "size": len(found.text) if kept else 0, "late": found.late, "said": said})
+    return kept
+
+
 def main() -> None:
-    """Answer with the exit code and the size of the file; of a failed command with the end of what it said."""
-    path, limit, seconds, token = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+    """Keep the file until stdin ends."""
+    path = sys.argv[1]
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(1))
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        sweep(os.path.dirname(path))
-        found = collect(limit, seconds, token)
-        if found.code == 0 and found.text.strip():
-            keep(path, found.text)
-            return write_answer({"code": 0, "size": len(found.text)})
+        kept = answered(path, int(sys.argv[2]), float(sys.argv[3]), sys.argv[4])
+        while kept and os.read(0, 1 << 16):
+            pass
     except OSError as error:
-        return write_answer(from_os_error(error))
-    said = found.text[-SAID:].decode("utf-8", "replace")
-    return write_answer({"code": found.code, "size": 0, "late": found.late, "said": said})
+        write_answer(from_os_error(error))
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 if __name__ == "__main__":

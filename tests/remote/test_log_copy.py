@@ -286,7 +286,42 @@ async def test_a_log_that_grows_while_it_is_read_does_not_end_the_copy_early(her
         assert Path(copy.path).read_text() == "\n0123456789abcdef 0\nafter it\n"
 
 
-async def test_what_a_killed_console_left_goes_when_it_is_a_day_old(here: Host, tools: Tools) -> None:
+async def test_a_lost_link_takes_the_copy_with_it(tools: Tools, tmp_path: Path) -> None:
+    tools.do("echo line")
+    async with SERVERS["openssh"](tmp_path / "ssh") as served:
+        tools.home = served.home
+        host = await open_host(served.address, **served.options)
+        async with copied(host, SOURCES["docker"]):
+            assert len(tools.left()) == 1
+            await served.drop()
+            await until(lambda: not tools.left())
+        await host.close()
+
+
+async def test_a_console_that_is_killed_takes_its_copy_with_it(tools: Tools) -> None:
+    tools.do("echo line")
+    code = (
+        "import asyncio\n"
+        "from remote.host import open_host\n"
+        "from remote.log_copy import copied\n"
+        "from remote.output import LogSource\n"
+        "async def main():\n"
+        "    async with copied(await open_host(None), LogSource('docker', 'sglang')) as copy:\n"
+        "        print(copy.path, flush=True)\n"
+        "        await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    root = Path(__file__).parents[2]
+    console = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=root, stdout=asyncio.subprocess.PIPE)
+    assert console.stdout is not None
+    path = Path((await console.stdout.readline()).decode().strip())
+    assert path.read_text() == "line\n"
+    console.kill()
+    await console.wait()
+    await until(lambda: not path.exists())
+
+
+async def test_what_was_left_when_the_host_went_down_goes_when_it_is_a_day_old(here: Host, tools: Tools) -> None:
     tools.folder_of_copies.mkdir(parents=True)
     old, young, other = (tools.folder_of_copies / name for name in ("old.log", "young.log", "old.txt"))
     for path in (old, young, other):
