@@ -320,6 +320,14 @@ def sglang(cached: int, by_key: bool = True) -> Callable[[str, dict[str, Any]], 
     return answer
 
 
+def test_a_server_that_repeats_the_key_does_not_bring_it_into_a_message(tmp_path: Path) -> None:
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        return (500, b"cannot do this for Bearer s3cret-5") if path == "/generate" else (200, info())
+
+    with server(answer) as url, pytest.raises(CaptureFailed, match="cannot do this for Bearer the key"):
+        live_captures(evidence(tmp_path, url, server={"api_key": "s3cret-5"}))
+
+
 def test_a_cached_prefix_leaves_a_gap_in_the_positions(tmp_path: Path) -> None:
     with server(sglang(cached=7)) as url:
         (found,) = live_captures(evidence(tmp_path, url))

@@ -106,6 +106,12 @@ async def test_a_wrong_key_is_said_and_not_shown(port: int) -> None:
     assert up and "refuses the API key" in note and "wrong-one" not in note
 
 
+def test_what_a_server_says_is_told_without_its_key() -> None:
+    server = asking(1)
+    server.key = KEY
+    assert server.masked(f"no right for {KEY}, nor for Bearer {KEY}x") == f"no right for {MASK}, nor for Bearer {MASK}"
+
+
 @pytest.mark.parametrize("broken", [MASK, "a\r\nHost: b", "", True, 5])
 def test_what_cannot_be_a_key_is_none(broken: Any) -> None:
     assert api_key(Deployment("d", server=ServerSpec(args={"api-key": broken})), ()) == ""
