@@ -61,6 +61,7 @@ LIVE = _keys(
     ("N", "next(-1)", "Previous found", False),
     ("exclamation_mark", "next_error", "Next error", False),
     ("m", "measure", "Measure", False),
+    ("C", "connect", "Connect", False),
 )
 
 DRAFT = _keys(
@@ -102,7 +103,7 @@ TABLES = {"live": LIVE, "draft": DRAFT, "checks": CHECKS, "launch": LAUNCH, "run
 ELSEWHERE = frozenset(
     f"{mode}.{action}"
     for mode, actions in (
-        ("live", ("search", "measure")),
+        ("live", ("search", "measure", "connect")),
         ("draft", ("edit", "write", "undo", "restore", "discard", "reload")),
         ("checks", ("run_all", "cancel")),
         ("launch", ("search", "last_good")),

@@ -30,6 +30,7 @@ _WIRED = {OK: "$success", BAD: "$error", UNKNOWN: "$accent"}  # how the accept l
 
 
 _DOWN = "no server runs: R starts it"
+_AWAY, _CONNECTING = "not connected: C tries again", "connecting"
 
 
 class LiveScreen(ConsoleScreen):
@@ -72,6 +73,7 @@ class LiveScreen(ConsoleScreen):
     def redraw(self, topic: Topic) -> None:
         """Values on SERVING, wiring on CHECKS and DRAFT."""
         if self.session is None:
+            self.query_one(LogView).border_subtitle = _AWAY if self.cockpit.error else _CONNECTING
             return
         if topic is Topic.SERVING or topic is Topic.STATUS:
             self._draw_values()
@@ -116,6 +118,7 @@ class LiveScreen(ConsoleScreen):
             self._gpus = list(gpus)
             self.query_one("#gpu-lines", Static).update(gpu_content(self._gpus))
             self.set_class(len(self._gpus) > 2 * GPU_ROWS, "-many")
+            self.set_class(not self._gpus, "-none")
 
     def on_log_view_changed(self) -> None:
         """The title above the log says whether it follows, what it shows and how much there is."""
@@ -185,8 +188,16 @@ class LiveScreen(ConsoleScreen):
             self._measuring = ""
             app.publish(Topic.SERVING)
 
+    def action_connect(self) -> None:
+        """Try again to reach a host that could not be opened."""
+        self.cockpit.error = ""
+        self.console_app.connect()
+        self.console_app.publish(Topic.STATUS)
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only a server that answers can be measured, and only SGLang says it of a request."""
+        """Only a server that answers can be measured, and only SGLang says it of a request; a lost host found again."""
+        if action == "connect":
+            return True if self.session is None and self.cockpit.error else None
         if action == "measure":
             session = self.session
             able = session is not None and session.deployment.server.engine_name == "sglang"

@@ -291,6 +291,28 @@ async def test_a_run_of_several_ends_on_the_worst_though_another_was_told_first(
         assert screen.current is not None and screen.current["check"] == "align.b"
 
 
+async def test_a_host_that_could_not_be_opened_is_tried_again_without_leaving(embedded: Embedded) -> None:
+    known = embedded.folder.root / "ssh" / "known_hosts"
+    as_it_was = known.read_text("utf-8")
+    known.write_text("", "utf-8")
+    try:
+        async with driven(embedded.folder.deployment, connected=False) as driver:
+            await driver.asked("Unknown host key")
+            await driver.press("n")
+            await driver.told("the host could not be opened")
+            await driver.press("escape")
+            await driver.until_shown("not connected: C tries again")
+            assert possible(driver, "C")
+            await driver.press("C")
+            await driver.asked("Unknown host key")
+            await driver.press("y")
+            await driver.until(lambda: driver.app.cockpit.connected, "the connection")
+            await driver.until_shown("wiring – WRONG")
+            assert not possible(driver, "C")
+    finally:
+        known.write_text(as_it_was, "utf-8")
+
+
 # -- hostile text ------------------------------------------------------------------------------------------------
 
 
