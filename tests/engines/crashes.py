@@ -129,7 +129,8 @@ CRASHES: dict[str, Crash] = {
         _killed_scheduler, _reading("child-died", "starting", "loading", "warming", "ready", "serving")
     ),
     "too-little-memory": Crash(
-        _start_only(_nothing, **{"mem-fraction-static": 1e-9, "max-total-tokens": None}),
+        # Less than nothing: what is free changes while the weights load, and may just suffice for next to nothing.
+        _start_only(_nothing, **{"mem-fraction-static": -1.0, "max-total-tokens": None}),
         _reading("out-of-memory", "starting", "loading"),
     ),
 }
