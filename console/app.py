@@ -240,7 +240,7 @@ class ConsoleApp(CrashingApp):
 
     async def _trust(self, unknown: HostKeyUnknown) -> bool:
         question = Question("Unknown host key", trust_question(unknown), "trust it", "refuse")
-        return bool(await self.push_screen_wait(question))
+        return await self.push_screen_wait(question) is True
 
 
 def run(deployment: Deployment, *, read_only: bool = False) -> int:
