@@ -86,7 +86,7 @@ def _inputs(evidence: Evidence) -> dict[str, Any]:
         "parent": request.parent or None,
         "cache": _caches(evidence),
         "capture": list(request.captures),
-        "log": request.log or None,
+        "log": request.log_of or request.log or None,
     }
 
 

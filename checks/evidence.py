@@ -125,6 +125,8 @@ class Evidence:
         """
         if need is Need.HOST and self.request.snapshot is not None and not self._has(need):
             return f"the host could not be looked at{self._unseen()}"
+        if need is Need.LOG and self.request.log_failed:
+            return f"the log {self.request.log_of} could not be read: {self.request.log_failed}"
         if self._has(need):
             return None
         return f"needs {_HOW[need]}{self._as_pickle(need)}"

@@ -66,7 +66,7 @@ class Request:
     log_of: str = ""
     """What the log is a copy of, made for this run, such as `docker:NAME`; "" where it is the log itself."""
     log_failed: str = ""
-    """Why there is no such copy, and what to do; what `log` names then holds nothing."""
+    """Why there is no such copy, and what to do; `log` is then empty."""
     python: str = ""
     snapshot: Any = None
     """What was seen of the host, untrusted JSON that `checks.ops.snapshot` reads; None = nobody looked."""

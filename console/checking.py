@@ -128,14 +128,6 @@ async def run_on_host(host: Host, python: str, request: Mapping[str, Any]) -> As
         raise refusal
 
 
-def with_log_named(step: CheckStep, name: str) -> CheckStep:
-    """The step; a report says `name` for the log in place of the copy of it that was read. "" names none."""
-    inputs = step.raw.get("inputs") if isinstance(step, Report) and name else None
-    if not isinstance(step, Report) or not isinstance(inputs, dict):
-        return step
-    return Report({**step.raw, "inputs": {**inputs, "log": name}})
-
-
 _VERDICTS = ("PASS", "INFO", "WARN", "FAIL", "UNKNOWN")
 
 ConsoleRefusal = NotRun | UsageError

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 READERS = ("log", "ops", "flags")
 """The families whose checks read a log."""
-_NOTHING = "/dev/null"
 
 
 @asynccontextmanager
@@ -44,4 +43,4 @@ async def log_at_hand(session: Session, request: Mapping[str, Any], hidden: bool
         yield {}
         return
     async with copied(session.host, source) as copy:
-        yield {"log": copy.path or _NOTHING, "log_of": str(source), "log_failed": copy.why, "ended": ended}
+        yield {"log": copy.path, "log_of": str(source), "log_failed": copy.why, "ended": ended}

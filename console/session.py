@@ -11,7 +11,7 @@ import time
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from console.checking import Report, request_for, run_on_host, with_log_named
+from console.checking import Report, request_for, run_on_host
 from console.draft import LONGEST_CONFIG, DraftStage
 from console.errors import ConsoleError, DeploymentError, Refused
 from console.following import Tell, follow_events
@@ -363,10 +363,9 @@ class Session:
             aclosing(run_on_host(self.host, self.python, request | log)) as steps,
         ):
             async for step in steps:
-                told = with_log_named(step, log.get("log_of", ""))
-                if isinstance(told, Report):
-                    await self._take(told, bool(only or skip))
-                yield told
+                if isinstance(step, Report):
+                    await self._take(step, bool(only or skip))
+                yield step
 
     @property
     def python(self) -> str:

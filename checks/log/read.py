@@ -89,7 +89,7 @@ def read_tail(evidence: Evidence) -> Tail:
     """The end of the log as events; memoised.
 
     The engine is the one whose decode lines the log holds most of; of a log without any, the one whose start it shows.
-    Raises NotRunnable for a file that cannot be read, Unreadable for a log that could not be copied into one.
+    Raises NotRunnable for a file that cannot be read, Unreadable for one that was a copy made for the run.
     """
 
     def read() -> Tail:
@@ -196,8 +196,6 @@ def _held(events: Sequence[Event]) -> tuple[int, int]:
 def _text(evidence: Evidence) -> tuple[str, bool]:
     """The end of the log, and whether its beginning was left out."""
     request = evidence.request
-    if request.log_failed:
-        raise Unreadable(f"the log {request.log_of} could not be read: {request.log_failed}")
     try:
         return _tail(Path(request.log).expanduser())
     except NotRunnable as error:

@@ -36,13 +36,14 @@ def test_findings_name_what_the_file_is_a_copy_of(copy: Path) -> None:
     told = report(log=str(copy), log_of="docker:sglang")
     assert {item["evidence"]["log"] for item in told["findings"] if "log" in item["evidence"]} == {"docker:sglang"}
     assert str(copy) not in str(told["findings"])
+    assert told["inputs"]["log"] == "docker:sglang"
     plain = report(log=str(copy))
     assert [item["verdict"] for item in told["findings"]] == [item["verdict"] for item in plain["findings"]]
     assert "PASS" in {item["verdict"] for item in told["findings"]}
 
 
 def test_of_a_log_that_could_not_be_copied_every_check_says_why() -> None:
-    told = report(log=os.devnull, log_of="docker:sglang", log_failed=WHY)
+    told = report(log_of="docker:sglang", log_failed=WHY)
     assert len(told["findings"]) > 8
     for item in told["findings"]:
         assert item["verdict"] == "UNKNOWN"
@@ -52,7 +53,7 @@ def test_of_a_log_that_could_not_be_copied_every_check_says_why() -> None:
 
 def test_a_log_that_could_not_be_copied_says_nothing_of_the_flags() -> None:
     flags = [*ARGS, "--cuda-graph-max-bs", "8"]
-    with_it = report(only=["flags"], args=flags, log=os.devnull, log_of="docker:sglang", log_failed=WHY)
+    with_it = report(only=["flags"], args=flags, log_of="docker:sglang", log_failed=WHY)
     without = report(only=["flags"], args=flags)
     shown = [[(item["check"], item["summary"]) for item in one["findings"]] for one in (with_it, without)]
     assert shown[0] == shown[1]

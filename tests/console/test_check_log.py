@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from console.checking import Found, Progress, Report, with_log_named
+from console.checking import Found, Progress, Report
 from console.cli import main
 from console.deployment import Deployment, HostSpec, ModelSpec, ServerSpec, save_deployment
 from console.exits import Exit
@@ -293,11 +293,3 @@ async def test_another_process_on_the_port_does_not_keep_the_log_from_being_read
     assert accept is not None
     assert accept["evidence"]["lines"] == 12
     assert "ended" not in accept["evidence"]
-
-
-def test_only_a_report_that_has_inputs_is_named() -> None:
-    for step in (Progress("log.accept", 0, 1, ""), Report({"flags": []}), Report({"inputs": [1]})):
-        assert with_log_named(step, "docker:sglang") is step
-    whole = Report({"inputs": {"log": "/x", "draft": "/d"}})
-    assert with_log_named(whole, "") is whole
-    assert with_log_named(whole, "docker:sglang") == Report({"inputs": {"log": "docker:sglang", "draft": "/d"}})
