@@ -228,6 +228,13 @@ def test_the_top_line_tells_a_silent_link_and_one_that_is_lost() -> None:
     assert topline(replace(TOP, read_only=True), 120).plain.endswith("read-only")
 
 
+def test_what_was_measured_is_grey_in_the_top_line_once_it_is_stale() -> None:
+    for stale in (False, True):
+        drawn = topline(replace(TOP, stale=stale), 120)
+        assert ("muted" in styles(drawn, "accept 2.80")) is stale
+        assert ("muted" in styles(drawn, "142.8 tok/s")) is stale
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"), [(-1, "0s"), (42.9, "42s"), (185, "3m05"), (3599, "59m59"), (7620, "2h07"), (180000, "2d02h")]
 )
