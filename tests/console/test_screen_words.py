@@ -120,5 +120,5 @@ def test_the_versions_of_a_config_stand_in_columns() -> None:
     shown = rows(versions_content([version(10, 99.0, "console"), version(9, 0.0, "other")], "9" * 64, 100.0))
     assert shown == [
         "  10   1s ago  console  fix  10101010",
-        "●  9  1m40 ago  outside  fix  99999999",
+        "●  9 1m40 ago  outside  fix  99999999",
     ]
