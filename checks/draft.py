@@ -75,12 +75,18 @@ class Draft:
 
     @property
     def flat(self) -> dict[str, Any]:
-        """The config with speculators' nested `transformer_layer_config` laid flat under the top level's keys.
+        """The config with the model's keys laid flat under those of the top level, where a layout nests them.
 
-        Raises BadConfig.
+        speculators nests them in `transformer_layer_config`, vLLM's wrapper of EAGLE drafts in `model`. Raises
+        BadConfig.
         """
-        nested = self.config.get("transformer_layer_config")
-        return {**nested, **self.config} if isinstance(nested, dict) else self.config
+        wrapped = self.config.get("model_type") == "eagle"
+        nested = self.config.get("model" if wrapped else "transformer_layer_config")
+        if not isinstance(nested, dict):
+            return self.config
+        # The wrapper's model_type is its own; the model's stands inside.
+        outer = {key: value for key, value in self.config.items() if not (wrapped and key in nested)}
+        return {**nested, **outer}
 
     @property
     def is_speculators(self) -> bool:

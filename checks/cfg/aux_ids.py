@@ -42,13 +42,14 @@ def aux_ids(evidence: Evidence) -> Iterable[Finding]:
 
     FAIL: config.json cannot be parsed, or is not in the folder; the value is no list of whole numbers; an id no
     convention can reach on this target; an id twice (engines feed it once, and `fc` is one slot short); an id that the
-    capture loop of a named engine never reaches, as the boundary after the last block where it stops before. WARN:
-    absent, or only where a named engine does not look while its defaults are other states (vLLM up to 0.11.0 reads
-    none), or two places that differ; ids that break an engine whose release is assumed, or that works only where it was
-    patched. INFO: a draft that reads no aux states; ids out of order, which engines sort; ids that are the numbers of
-    the default states, which are right where id means the state before that layer, and one late where it means the one
-    after; an engine whose own source feeds other states than the table of its release says. -1 is legal: it means the
-    embedding's output where id means the state after that layer.
+    capture loop of a named engine never reaches, as the boundary after the last block where it stops before; an
+    engine whose own source takes no states from this target's class. WARN: absent, or only where a named engine does
+    not look while its defaults are other states (vLLM up to 0.11.0 reads none), or two places that differ; ids that
+    break an engine whose release is assumed, or that works only where it was patched; a release that, by the table,
+    takes no states from this target's class at all. INFO: a draft that reads no aux states; ids out of order, which
+    engines sort; ids that are the numbers of the default states, which are right where id means the state before that
+    layer, and one late where it means the one after; an engine whose own source feeds other states than the table of
+    its release says. -1 is legal: it means the embedding's output where id means the state after that layer.
 
     What to do: put the ids the draft was trained with into `eagle_config`; `align.engine_pair` names them when there is
     a cache to tell.
@@ -61,7 +62,7 @@ def aux_ids(evidence: Evidence) -> Iterable[Finding]:
         yield _unreadable(draft, error)
         return
     layout = layout_for(draft)
-    if layout is not None and any(item.is_sglang and not reads(item, layout) for item in servings(evidence)):
+    if layout is not None and any(not reads(item, layout) for item in servings(evidence)):
         said = f"not asked: config.json is of the layout of {layout.name}, see cfg.format"
         yield Finding(ID, Verdict.INFO, said, {"layout": layout.name})
         return
@@ -103,6 +104,9 @@ def _judge(case: _Case) -> Finding:
         _place(case)
         _reached(case)
     for engine in case.engines:
+        if engine.refuses:
+            # The table tells of builds as they were released; a patched one may take them.
+            case.say(Verdict.FAIL if engine.by_source else Verdict.WARN, engine.refuses)
         if engine.differs:
             case.say(Verdict.INFO, f"{engine.label}: {engine.differs}")
     ranks = [Verdict.FAIL, Verdict.WARN, Verdict.INFO]

@@ -44,8 +44,7 @@ def _judge(config: dict[str, Any], layout: Layout | None, serving: Serving) -> F
     held = config.get(layout.holder) if layout.holder else None
     facts["mapping"] = {f"/{layout.holder}/{key}": f"/{key}" for key in held} if isinstance(held, dict) else {}
     what = f"config.json is of the layout of {layout.name}"
-    kind = config.get("speculators_model_type")
-    if not layout.eagle3 or (isinstance(kind, str) and "eagle3" not in kind.lower() and "peagle" not in kind.lower()):
+    if not layout.eagle3:
         facts["needs"] = ["an EAGLE-3 draft"]
         return Finding(ID, Verdict.UNKNOWN, f"{what}: no EAGLE-3 draft, which is what these checks judge", facts)
     if reads(serving, layout):

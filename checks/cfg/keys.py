@@ -17,6 +17,7 @@ rope_parameters rms_norm_eps intermediate_size intermediate_size_mlp hidden_act 
 max_position_embeddings vocab_size model_type torch_dtype dtype quantization_config attention_bias mlp_bias
 q_lora_rank kv_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim norm_before_residual
 eagle_aux_hidden_state_layer_ids truncated_vocab_size partial_rotary_factor sliding_window use_sliding_window
+ptd_token_id pard_token logit_scale
 """
 READ = frozenset(_READ.split())
 # What trainers and transformers write beside it.
@@ -31,7 +32,7 @@ rope_interleave first_k_dense_replace moe_intermediate_size n_routed_experts n_s
 n_group topk_group topk_method scoring_func routed_scaling_factor norm_topk_prob aux_loss_alpha seq_aux moe_layer_freq
 num_nextn_predict_layers ep_size has_no_defaults_at_init speculators_config speculators_model_type
 speculators_version transformer_layer_config embed_requires_grad attn_implementation _attn_implementation
-_attn_implementation_autoset mask_token_id target_layer_count num_experts unsloth_version
+_attn_implementation_autoset mask_token_id target_layer_count num_experts unsloth_version parallel_drafting mask_hidden
 """
 WRITTEN = frozenset(_WRITTEN.split())
 # Keys without which the draft is another: a slip in one of these is worth a warning.

@@ -62,8 +62,17 @@ EAGLE_ONE = Layout(
     eagle3=False,
 )
 
+_OF_EAGLE3 = ("eagle3", "peagle")
+
+
+def _speculates_otherwise(config: Config) -> bool:
+    kind = config.get("speculators_model_type")
+    return isinstance(kind, str) and not any(name in kind.lower() for name in _OF_EAGLE3)
+
+
 LAYOUTS: tuple[Layout, ...] = (
     EAGLE_ONE,
+    Layout("speculators, of another family", _speculates_otherwise, "transformer_layer_config", eagle3=False),
     Layout(
         "speculators",
         lambda config: "speculators_model_type" in config or _is_object(config, "transformer_layer_config"),

@@ -18,6 +18,9 @@ PLAIN, LATENT = "LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM"
 # SGLang's classes of EAGLE-3 drafts, and the releases that have them.
 CLASSES: dict[str, Span] = {PLAIN: span(), LATENT: span("0.5.12")}
 MANY_LAYERS = span("0.5.12")
+MAPS_TYPES = span("0.24")
+"""Releases of vLLM that choose the class of a speculators draft by its model_type; before, it is Llama's for all."""
+_TRANSLATED = ("llama", "qwen3")
 
 _MLA = ("q_a_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 # Tensors that an EAGLE-3 draft has; fc is EAGLE-1's as well, of another width.
@@ -34,7 +37,8 @@ def architectures(case: Case) -> Finding | None:
 
     FAIL: another class although tensors (`fc`, `hidden_norm`, `d2t`) or keys (`draft_vocab_size`, `eagle_config`) say
     EAGLE-3; a class this release does not have; a class of dense attention for tensors of latent attention, or the
-    other way round; none at all. UNKNOWN: nothing says that this is an EAGLE-3 draft.
+    other way round; none at all; in a config of speculators a model_type other than llama and qwen3, on vLLM from 0.24.
+    UNKNOWN: nothing says that this is an EAGLE-3 draft.
 
     What to do: stage the fix, one line of config.json.
     """
@@ -51,6 +55,14 @@ def architectures(case: Case) -> Finding | None:
     fix = None if lacks else ConfigFix(set_key(case.draft.config, "/architectures", [right]))
     first = names[0] if names else ""
     if not case.serving.is_sglang:
+        kind = case.config.get("model_type", "llama")
+        if case.draft.is_speculators and kind not in _TRANSLATED and case.serving.within(MAPS_TYPES):
+            said = (
+                f"model_type is {_shown(kind)} in transformer_layer_config, and {releases(MAPS_TYPES, 'vLLM')} "
+                f"translates {' and '.join(_TRANSLATED)} alone (ValueError: Unsupported model_type)"
+            )
+            return case.say(Verdict.FAIL, said, facts)
+        names = names or names_of(case.config)
         said = f"architectures is {names}; {case.serving.words} takes the EAGLE-3 class of that name"
         return case.say(Verdict.PASS if names else Verdict.UNKNOWN, said, {**facts, "needs": []} if names else facts)
     if not first or len(names) != len(named if isinstance(named, list) else []):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from checks.cfg.case import Case, cfg_check
+from checks.cfg.layouts import names_of
+from checks.cfg.model import LATENT
 from checks.engines.versions import span
 from checks.finding import Finding, FlagsFix, Verdict
 from checks.jsonfile import whole
@@ -13,6 +15,8 @@ from checks.launch import launch_of
 from checks.rules import releases
 
 READS_ROPE_PARAMETERS = span("0.5.10")
+TAKES_ALL_FOR_YARN = span("0.22", "0.27")
+"""Releases of vLLM with the fault that upstream pull request 51092 mends; before 0.22 there is no latent draft."""
 OVERRIDES_WINDOW = span("0.5.3")
 GUARD = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 
@@ -30,7 +34,8 @@ def rope_vs_target(case: Case) -> Finding | None:
     transformers keep it in `rope_parameters`, which SGLang understands since 0.5.10 and, as its source reads, passes
     over before, taking a base of 10000.
 
-    INFO: they differ. WARN: only `rope_parameters`, and a release that does not read it.
+    INFO: they differ. WARN: only `rope_parameters`, and a release that does not read it; a draft of latent attention
+    without yarn, on vLLM 0.22 to 0.27.
 
     What to do: nothing for a difference; for an older release write `rope_theta` and `rope_scaling` as well.
     """
@@ -42,6 +47,13 @@ def rope_vs_target(case: Case) -> Finding | None:
         said = (
             f"the rotary base stands only in rope_parameters, which {releases(READS_ROPE_PARAMETERS)} reads: this "
             f"{case.serving.version} falls back to its default (inferred from its source)"
+        )
+        return case.say(Verdict.WARN, said, facts)
+    plain = LATENT in names_of(case.config) and own["rope_scaling"] not in ("yarn", "deepseek_yarn")
+    if plain and not case.serving.is_sglang and case.serving.within(TAKES_ALL_FOR_YARN):
+        said = (
+            f"no yarn, and {releases(TAKES_ALL_FOR_YARN, 'vLLM')} takes the rope of every draft of latent attention "
+            "for yarn under transformers 5: it stops with KeyError: 'factor' (inferred from its source)"
         )
         return case.say(Verdict.WARN, said, facts)
     if target is None:

@@ -43,6 +43,10 @@ class Engine:
     reads: tuple[str, ...] = ()
     pointer: str = ""
     """The one of `reads` that counts for the draft at hand."""
+    refuses: str = ""
+    """Why it cannot serve EAGLE-3 for this target at all, where its source or the table of its release says so."""
+    by_source: bool = False
+    """Whether it is the source that says so."""
     differs: str = ""
     """How the source at hand and the table disagree, in words: a patched build, or one newer than the table."""
 
@@ -94,7 +98,8 @@ def _probed(evidence: Evidence, module: Any, found: Located, given: str) -> Engi
         return _from_table(module, version, architecture, source, f"no model files below {found.folders[-1]}")
     if probe.rule is None:
         # A source that is there and cannot be read may be a patched one: the table would be a guess.
-        return Engine(module.NAME, version, source, None, "", f"its rule could not be read: {probe.why}")
+        why, refuses = f"its rule could not be read: {probe.why}", probe.why if probe.refuses else ""
+        return Engine(module.NAME, version, source, None, "", why, refuses=refuses, by_source=probe.refuses)
     differs = _differs(evidence, probe.rule, module, version) if version else ""
     note = "; ".join(item for item in (differs, getattr(probe.rule, "note", "")) if item)
     return Engine(module.NAME, version, PROBED, probe.rule, probe.rule.source, note, differs=differs)
@@ -106,7 +111,8 @@ def _from_table(module: Any, version: str, architecture: str, source: str, why: 
     if source == ASSUMED:
         notes.insert(1, "the newest version known is assumed; name the version (--engine NAME==VERSION)")
     joined = "; ".join(item for item in notes if item)
-    return Engine(module.NAME, version, source, rule, rule.source if rule else "", joined)
+    where, refuses = rule.source if rule else "", module.refuses(version, architecture)
+    return Engine(module.NAME, version, source, rule, where, joined, refuses=refuses)
 
 
 def _complete(evidence: Evidence, module: Any, engine: Engine) -> Engine:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional
 
 from checks.catalog import CheckFunction, check
-from checks.cfg.case import target_of
-from checks.cfg.layouts import names_of
+from checks.cfg.case import layout_for, target_of
+from checks.cfg.layouts import EAGLE_ONE, names_of
 from checks.draft import Draft
 from checks.draft_shapes import normal_names
 from checks.engines.sglang.flags import Effective, effective
@@ -74,6 +74,10 @@ class Case:
         named = next((name for name in names_of(draft.config) if "eagle3" in name.lower()), "")
         if named:
             return named
+        # DFlash drafts have a map of the vocabulary as well.
+        layout = layout_for(draft)
+        if layout is not None and not layout.eagle3:
+            return ""
         try:
             names = normal_names(draft.weights.info) if draft.weights is not None else {}
         except CheckError:
@@ -106,6 +110,16 @@ class Case:
         if not known:
             return self.say(Verdict.PASS, f"only in {releases(versions)}: {text}", found)
         return self.say(verdict, said, found, fix)
+
+
+def other_family(case: Case) -> tuple[str, str] | None:
+    """(what the draft is, its algorithm or "") where it is of a family that is neither EAGLE-3 nor EAGLE; else None."""
+    draft = case.draft
+    layout = layout_for(draft) if draft is not None else None
+    if draft is None or layout is None or layout.eagle3 or layout is EAGLE_ONE:
+        return None
+    said = " ".join((*names_of(draft.config), str(draft.config.get("speculators_model_type", "")))).lower()
+    return layout.name, next((name for name in ("DFLASH", "DSPARK") if name.lower() in said), "")
 
 
 def slips_of(launch: Launch) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from checks.engines.vllm.launch import METHOD, SPECULATION, parse_argv
 from checks.finding import Finding, FlagsFix, Verdict
-from checks.flags.case import Case
+from checks.flags.case import Case, other_family
 
 
 def method_vs_arch(case: Case) -> Finding:
@@ -27,14 +27,19 @@ def method_vs_arch(case: Case) -> Finding:
         said = (
             f"an EAGLE-3 draft ({by}) under method {method:.40}: another class is built, or one state fed; use {METHOD}"
         )
-        return case.say(Verdict.FAIL, said, facts, _fix(given))
+        return case.say(Verdict.FAIL, said, facts, _fix(given, METHOD))
+    if (other := other_family(case)) is not None and method in ("eagle", METHOD):
+        name, right = other
+        use = f"; use {right.lower()}" if right else ""
+        said = f"a draft of {name} under method {method:.40}: another class is built, and stops or proposes noise{use}"
+        return case.say(Verdict.FAIL, said, facts, _fix(given, right.lower()) if right else None)
     return case.say(Verdict.PASS, f"method {method:.40} for {by or 'this draft'}", facts)
 
 
-def _fix(given: object) -> FlagsFix | None:
+def _fix(given: object, method: str) -> FlagsFix | None:
     """The same object with the right method; None where it is not one that can be read."""
     try:
         held = json.loads(given) if isinstance(given, str) else None
     except (ValueError, RecursionError):
         held = None
-    return FlagsFix(set={SPECULATION: json.dumps({**held, "method": METHOD})}) if isinstance(held, dict) else None
+    return FlagsFix(set={SPECULATION: json.dumps({**held, "method": method})}) if isinstance(held, dict) else None

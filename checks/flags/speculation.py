@@ -9,7 +9,8 @@ from checks.cfg.layouts import EAGLE_ONE, names_of
 from checks.draft_shapes import draft_vocab
 from checks.engines.versions import Span, span
 from checks.finding import Finding, FlagsFix, Verdict
-from checks.flags.case import EAGLES, EVERY, Case, flags_check, slips_of
+from checks.flags.build import ALGORITHMS
+from checks.flags.case import EAGLES, EVERY, Case, flags_check, other_family, slips_of
 from checks.flags.method import method_vs_arch
 from checks.jsonfile import whole
 from checks.launch import PLANNED
@@ -38,8 +39,9 @@ def algo_vs_arch(case: Case) -> Finding | None:
     feeds one state where several are read. Without a method it guesses from the path's name.
 
     FAIL: an EAGLE-3 draft (by its class, its map or its `hidden_norm`) and another algorithm or method; EAGLE3 and a
-    draft of EAGLE-1/2 or of a model's own prediction layers; EAGLE3 without a draft path in a whole command line, when
-    the target itself is loaded as its draft and the start stops. WARN: a draft path and no algorithm, so that nothing
+    draft of EAGLE-1/2 or of a model's own prediction layers; EAGLE3, EAGLE or NEXTN and a draft of another family
+    (DFlash, DSpark, Medusa); EAGLE3 without a draft path in a whole command line, when the target itself is loaded as
+    its draft and the start stops. WARN: a draft path and no algorithm, so that nothing
     is speculated. INFO: no algorithm, and no draft path either; EAGLE3, and no draft to look at.
 
     What to do: stage the fix, EAGLE3; name the draft.
@@ -75,6 +77,16 @@ def algo_vs_arch(case: Case) -> Finding | None:
     if algorithm == "EAGLE3" and older and not by:
         said = f"{older} is no EAGLE-3 draft: EAGLE3 feeds it several states, and it reads one"
         return case.rule(Verdict.FAIL, said, EVERY, facts)
+    if (other := other_family(case)) is not None and algorithm in EAGLES:
+        name, right = other
+        said = f"a draft of {name} under --speculative-algorithm {algorithm}: another class is built, and stops or "
+        said += "proposes noise"
+        # A config of speculators is read by no release, whatever the algorithm.
+        fits = name.startswith("DFlash") and right in ALGORITHMS
+        use = f"; use {right} ({releases(ALGORITHMS[right])})" if fits else ""
+        mend = FlagsFix(set={"speculative-algorithm": right})
+        known = fits and case.serving.within(ALGORITHMS[right])
+        return case.rule(Verdict.FAIL, said + use, EVERY, facts, mend if known else None)
     if algorithm == "EAGLE3" and not by:
         return case.say(Verdict.INFO, "EAGLE3, and nothing says which kind the draft is", facts)
     return case.say(Verdict.PASS, f"{algorithm} for {by or 'this draft'}", facts)

@@ -225,26 +225,69 @@ def test_the_states_an_engine_feeds_under_legal_ids_are_named(tmp_path: Path, ve
 
 
 @pytest.mark.parametrize(
-    ("version", "inner", "top", "verdict"),
+    ("version", "family", "inner", "top", "verdict"),
     [
-        ("0.11.0", [2, 30, 57], [2, 30, 57], "WARN"),  # reads no ids at all
-        ("0.11.0", [1, 29, 57], None, "PASS"),  # its defaults are what they mean to SGLang
-        ("0.11.1", [1, 28, 50], None, "WARN"),  # reads the top level alone
-        ("0.11.1", [1, 28, 50], [2, 29, 51], "PASS"),
-        ("0.12.0", None, [2, 30, 61], "FAIL"),  # the loop stops before the last boundary
-        ("0.24.0", None, [2, 30, 61], "FAIL"),  # and so it does for this family still
-        ("0.33.0", None, [2, 30, 61], "PASS"),
+        ("0.11.0", "Llama", [2, 30, 57], [2, 30, 57], "WARN"),  # reads no ids at all
+        ("0.11.0", "Llama", [1, 29, 57], None, "PASS"),  # its defaults are what they mean to SGLang
+        ("0.11.1", "Llama", [1, 28, 50], None, "WARN"),  # reads the top level alone
+        ("0.11.1", "Llama", [1, 28, 50], [2, 29, 51], "PASS"),
+        ("0.12.0", "DeepseekV3", None, [2, 30, 61], "FAIL"),  # the loop stops before the last boundary
+        ("0.24.0", "DeepseekV3", None, [2, 30, 61], "FAIL"),  # and so it does for this family still
+        ("0.33.0", "DeepseekV3", None, [2, 30, 61], "PASS"),
     ],
 )
 def test_ids_an_engine_passes_over(
-    tmp_path: Path, version: str, inner: list[int] | None, top: list[int] | None, verdict: str
+    tmp_path: Path, version: str, family: str, inner: list[int] | None, top: list[int] | None, verdict: str
 ) -> None:
     config: dict[str, Any] = {**CONFIG, "eagle_config": {KEY: inner} if inner else {}}
     if top is not None:
         config[KEY] = top
-    target = write_target(tmp_path / "t", 61, architectures=["DeepseekV3ForCausalLM"])
+    target = write_target(tmp_path / "t", 61, architectures=[f"{family}ForCausalLM"])
     engines = [{"name": "vllm", "version": version}]
     assert finding(write_draft(tmp_path / "d", config, {}), target, engines=engines)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "architecture", "refused"),
+    [
+        ("vllm", "0.10.0", "Qwen3ForCausalLM", True),
+        ("vllm", "0.10.1.1", "Qwen3ForCausalLM", False),
+        ("vllm", "0.10.2", "Qwen3MoeForCausalLM", True),
+        ("vllm", "0.11.1", "Qwen3MoeForCausalLM", False),
+        ("vllm", "0.11.2", "MistralForCausalLM", True),  # its class would; the config of speculation does not
+        ("vllm", "0.15.0", "MistralForCausalLM", False),  # not looked into
+        ("vllm", "0.23.0", "Qwen3NextForCausalLM", True),
+        ("vllm", "0.24.0", "Qwen3NextForCausalLM", False),
+        ("vllm", "0.33.0", "Glm4MoeForCausalLM", True),
+        ("vllm", "0.34.0", "Glm4MoeForCausalLM", False),
+        ("vllm", "0.33.0", "SomethingForCausalLM", False),
+        ("sglang", "0.5.8", "Qwen3NextForCausalLM", True),
+        ("sglang", "0.5.9", "Qwen3NextForCausalLM", False),
+        ("sglang", "0.5.4.post1", "KimiK25ForConditionalGeneration", True),
+        ("sglang", "0.4.7", "Qwen3ForCausalLM", False),  # not looked into
+        ("sglang", "0.5.23", "SomethingForCausalLM", False),
+    ],
+)
+def test_a_release_that_takes_no_states_from_the_target_is_named(
+    tmp_path: Path, engine: str, version: str, architecture: str, refused: bool
+) -> None:
+    ids = {KEY: [2, 30, 58], "eagle_config": {KEY: [1, 29, 57]}}
+    target = write_target(tmp_path / "t", 61, architectures=[architecture])
+    draft = write_draft(tmp_path / "d", {**CONFIG, **ids}, {})
+    found = finding(draft, target, engines=[{"name": engine, "version": version}])
+    assert ("cannot serve EAGLE-3 for" in found["summary"]) is refused
+    assert found["verdict"] == ("WARN" if refused else "PASS")
+
+
+def test_a_source_that_takes_no_states_from_the_target_condemns(tmp_path: Path) -> None:
+    models = tmp_path / "e" / "sglang" / "srt" / "models"
+    models.mkdir(parents=True)
+    (models / "qwen3.py").write_text("class Qwen3ForCausalLM:\n    pass\n\n\nEntryClass = Qwen3ForCausalLM\n")
+    target = write_target(tmp_path / "t", 61, architectures=["Qwen3ForCausalLM"])
+    draft = write_draft(tmp_path / "d", {**CONFIG, "eagle_config": {KEY: [1, 29, 57]}}, {})
+    found = finding(draft, target, engine_source=str(tmp_path / "e"))
+    assert found["verdict"] == "FAIL"
+    assert "cannot feed an EAGLE-3 draft from it" in found["summary"]
 
 
 def test_a_folder_of_weights_without_a_config_cannot_be_loaded(tmp_path: Path) -> None:

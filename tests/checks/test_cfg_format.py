@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.checks.asking import ask, ask_all, draft_of, loud
-from tests.checks.files import CONFIG, write_draft, write_target
+from tests.checks.files import CONFIG, bf16, draft_tensors, write_draft, write_target
 
 MODEL_KEYS = ("hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "intermediate_size")
 SPECULATORS: dict[str, Any] = {
@@ -89,3 +90,56 @@ def test_another_family_of_drafts_is_not_judged(tmp_path: Path, config: dict[str
 def test_a_multimodal_text_config_is_not_foreign(tmp_path: Path) -> None:
     draft = write_draft(tmp_path / "d", {"architectures": ["X"], "text_config": {"hidden_size": 16}}, {})
     assert ask("cfg.format", draft)["verdict"] == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "verdict"),
+    [("vllm==0.23.0", "mistral", "PASS"), ("vllm==0.24.0", "mistral", "FAIL"), ("vllm==0.33.0", "qwen3", "PASS")],
+)
+def test_vllm_translates_some_model_types_of_speculators(tmp_path: Path, engine: str, kind: str, verdict: str) -> None:
+    nested = {"transformer_layer_config": {**CONFIG, "model_type": kind}, "speculators_model_type": "eagle3"}
+    draft = write_draft(tmp_path / "d", {**nested, "architectures": ["Eagle3DraftModel"]}, {})
+    assert ask("cfg.architectures", draft, engine=engine)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("key", "engine", "verdict"),
+    [
+        ("norm_before_fc", "vllm==0.11.2", "FAIL"),
+        ("norm_before_fc", "vllm==0.22.0", "PASS"),
+        ("fc_norm", "vllm==0.24.0", "FAIL"),
+        ("fc_norm", "vllm==0.25.1", "PASS"),
+        ("norm_output", "vllm==0.24.0", "FAIL"),
+        ("norm_output", "vllm==0.25.1", "INFO"),
+    ],
+)
+def test_vllm_copies_the_keys_of_speculators_one_by_one(tmp_path: Path, key: str, engine: str, verdict: str) -> None:
+    nested = {"transformer_layer_config": CONFIG, "speculators_model_type": "eagle3", key: True}
+    assert ask("cfg.forward", write_draft(tmp_path / "d", nested, {}), engine=engine)["verdict"] == verdict
+
+
+def test_vllm_builds_fc_of_a_speculators_draft_for_three_states(tmp_path: Path) -> None:
+    nested = {"transformer_layer_config": CONFIG, "speculators_model_type": "eagle3"}
+    ids = {"eagle_aux_hidden_state_layer_ids": [2, 24, 45, 48]}
+    found = ask("cfg.forward", write_draft(tmp_path / "d", {**nested, **ids}, {}), engine="vllm==0.32.0")
+    assert found["verdict"] == "FAIL"
+    assert "4 states are fed, and fc is built for 3" in found["summary"]
+    assert found["summary"].endswith("vllm==0.32.0 stops")
+
+
+def test_the_keys_inside_vllms_wrapper_are_found(tmp_path: Path) -> None:
+    wrapped = {"model_type": "eagle", "model": {**CONFIG, "num_hidden_layers": 1}}
+    draft = write_draft(tmp_path / "d", wrapped, {})
+    assert ask("cfg.num_hidden_layers", draft, engine="vllm==0.9.2")["verdict"] == "PASS"
+    assert ask("cfg.hidden_vs_target", draft, write_target(tmp_path / "t"), "vllm==0.9.2")["verdict"] == "PASS"
+    several = write_draft(tmp_path / "e", {**wrapped, "model": {**CONFIG, "num_hidden_layers": None}}, {})
+    found = ask("cfg.num_hidden_layers", several, engine="vllm==0.9.2")
+    assert found["fix"]["patch"][-1]["path"] == "/model/num_hidden_layers"
+
+
+def test_speculators_drafts_of_another_family_are_not_held_to_eagle3(tmp_path: Path) -> None:
+    config = {"speculators_model_type": "dflash", "transformer_layer_config": CONFIG}
+    draft = write_draft(tmp_path / "d", config, {**draft_tensors(), "fc.weight": bf16(np.ones((16, 80)))})
+    for engine in ("vllm==0.32.0", "sglang==0.5.23"):
+        found = ask_all(["cfg", "ckpt.shapes", "ckpt.names"], draft, engine=engine)
+        assert {item["verdict"] for item in found} <= {"INFO", "UNKNOWN"}

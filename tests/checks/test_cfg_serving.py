@@ -114,3 +114,19 @@ def test_one_dtype_for_both(
     if verdict == "WARN":
         flags = " ".join(f"--{key} {value}" for key, value in found["fix"]["set"].items())
         assert ask("cfg.dtype_vs_target", draft, target, (), flags)["verdict"] in ("PASS", "INFO")
+
+
+@pytest.mark.parametrize(
+    ("scaling", "engine", "verdict"),
+    [
+        (None, "vllm==0.22.0", "WARN"),
+        (None, "vllm==0.27.1", "WARN"),
+        (None, "vllm==0.28.0", "INFO"),
+        ({"type": "yarn", "factor": 64.0}, "vllm==0.22.0", "PASS"),
+        (None, "sglang==0.5.23", "INFO"),
+    ],
+)
+def test_a_latent_draft_without_yarn(tmp_path: Path, scaling: Any, engine: str, verdict: str) -> None:
+    draft = draft_of(tmp_path / "d", {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "rope_scaling": scaling})
+    target = write_target(tmp_path / "t", rope_scaling={"type": "yarn", "factor": 64.0})
+    assert ask("cfg.rope_vs_target", draft, target, engine)["verdict"] == verdict

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.checks.asking import Found, ask, ask_all, draft_of, draft_with, loud
-from tests.checks.files import write_draft, write_target
+from tests.checks.files import draft_tensors, write_draft, write_target
 
 CHAIN = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
 GOOD = f"--model-path /m --speculative-draft-model-path /d --speculative-algorithm EAGLE3 {CHAIN} --tp 2"
@@ -352,3 +352,31 @@ def test_a_threshold_below_one_accepts_too_much(name: str, value: str, verdict: 
     assert found["verdict"] == verdict
     if verdict == "WARN":
         assert ask("flags.accept_threshold", args=applied(args, found))["verdict"] == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "right"),
+    [
+        ({"architectures": ["DFlashDraftModel"], "dflash_config": {}}, "sglang==0.5.11", "DFLASH"),
+        ({"architectures": ["DFlashDraftModel"], "dflash_config": {}}, "sglang==0.5.10", None),  # not there yet
+        ({"speculators_model_type": "dflash", "transformer_layer_config": {}}, "sglang==0.5.23", None),
+    ],
+)
+def test_a_draft_of_another_family_under_eagle3_fails(
+    tmp_path: Path, config: dict[str, Any], engine: str, right: str | None
+) -> None:
+    # Its map of the vocabulary does not make it an EAGLE-3 draft.
+    draft = write_draft(tmp_path / "d", config, {"d2t": draft_tensors()["d2t"]})
+    found = ask("flags.algo_vs_arch", draft, engine=engine, args=f"--speculative-algorithm EAGLE3 {CHAIN}")
+    assert found["verdict"] == "FAIL"
+    assert (found["fix"] or {}).get("set") == ({"speculative-algorithm": right} if right else None)
+    args = f"--speculative-algorithm DFLASH {CHAIN}"
+    assert ask("flags.algo_vs_arch", draft, engine="sglang==0.5.23", args=args)["verdict"] == "PASS"
+
+
+def test_vllms_method_of_a_draft_of_another_family(tmp_path: Path) -> None:
+    draft = write_draft(tmp_path / "d", {"architectures": ["DFlashDraftModel"], "dflash_config": {}}, {})
+    found = ask("flags.algo_vs_arch", draft, engine="vllm==0.32.0", args=method("eagle3"))
+    assert found["verdict"] == "FAIL"
+    assert '"method": "dflash"' in found["fix"]["set"]["speculative-config"]
+    assert ask("flags.algo_vs_arch", draft, engine="vllm==0.32.0", args=method("dflash"))["verdict"] == "PASS"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from checks.engines.parts import parts
-from checks.engines.sglang.layers import POINTER, READS_IDS, TableRule, table_rule
+from checks.engines.sglang.layers import POINTER, READS_IDS, TableRule, refuses, table_rule
 from checks.engines.versions import release
+
+__all__ = ["NAME", "PACKAGE", "TableRule", "pointers", "refuses", "rule_for"]
 
 NAME = "sglang"
 PACKAGE = "sglang"

@@ -266,3 +266,12 @@ def table_rule(version: str, architecture: str) -> tuple[TableRule | None, str]:
     first = min(row.versions.since or () for row in ROWS if row.family == family)
     first = max(first, since.since or ())
     return None, f"sglang {version} cannot serve EAGLE-3 for {architecture}: support came with {dotted(first)}"
+
+
+def refuses(version: str, architecture: str) -> str:
+    """Why a release ("" = newest) cannot serve EAGLE-3 for this target; empty where it can or that is not known."""
+    asked = release(version)
+    if family_of(architecture) is None or (asked and asked not in READS_IDS):
+        return ""  # between the first release looked into and 0.4.9 not every one was
+    rule, note = table_rule(version, architecture)
+    return note if rule is None else ""

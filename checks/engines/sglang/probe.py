@@ -84,11 +84,15 @@ class ProbedRule:
 
 @dataclass(frozen=True)
 class Probe:
-    """The outcome of reading a source: a rule, or why there is none. `found`: whether model files were there."""
+    """The outcome of reading a source: a rule, or why there is none.
+
+    `found`: whether model files were there. `refuses`: whether the source shows that its states cannot be taken.
+    """
 
     rule: ProbedRule | None
     why: str = ""
     found: bool = True
+    refuses: bool = False
 
 
 def models_folder(root: Path) -> Path | None:
@@ -124,7 +128,9 @@ def _probe_class(tree: ModelTree, architecture: str) -> Probe:
     setter = tree.method(model, SETTER)
     if setter is None:
         return Probe(
-            None, f"{model.where()}: {architecture} has no {SETTER}; this engine cannot feed an EAGLE-3 draft from it"
+            None,
+            f"{model.where()}: {architecture} has no {SETTER}; this engine cannot feed an EAGLE-3 draft from it",
+            refuses=True,
         )
     rule = ProbedRule(tree, model, setter, _reach(tree, model, setter))
     for n, ids in TRIALS:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from checks.engines.parts import parts
 from checks.engines.vllm import layers
-from checks.engines.vllm.layers import TableRule, table_rule
+from checks.engines.vllm.layers import TableRule, refuses, table_rule
+
+__all__ = ["NAME", "PACKAGE", "TableRule", "pointers", "refuses", "rule_for"]
 
 NAME = "vllm"
 PACKAGE = "vllm"

@@ -83,6 +83,113 @@ LOOPS: tuple[Loop, ...] = (
 
 
 @dataclass(frozen=True)
+class Late:
+    """Targets whose states no release up to `until` takes; `since`: the first one looked into that does ("" = none)."""
+
+    until: str
+    since: str
+    architectures: tuple[str, ...]
+
+
+# By the interface that the class of the target has or inherits, and up to 0.11.2 by the model types that the config of
+# speculation admits. 0.12 to 0.21 were not looked into.
+LATE: tuple[Late, ...] = (
+    Late("0.10.0", "0.10.1", ("Qwen3ForCausalLM", "Llama4ForCausalLM")),
+    Late("0.10.1", "0.10.2", ("Qwen2ForCausalLM",)),
+    Late("0.10.2", "0.11.0", ("GptOssForCausalLM", "MiniCPMForCausalLM", "MiniCPM3ForCausalLM")),
+    Late(
+        "0.11.0",
+        "0.11.1",
+        ("Llama4ForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "Qwen3MoeForCausalLM"),
+    ),
+    Late(
+        "0.11.2",
+        "0.22",
+        (
+            *DEEPSEEK,
+            *SPARSE,
+            "AfmoeForCausalLM",
+            "ApertusForCausalLM",
+            "ArceeForCausalLM",
+            "Gemma4ForCausalLM",
+            "Gemma4ForConditionalGeneration",
+            "HunYuanDenseV1ForCausalLM",
+            "HunYuanMoEV1ForCausalLM",
+            "LlavaForConditionalGeneration",
+            "MiniMaxM2ForCausalLM",
+            "Ministral3ForCausalLM",
+            "Mistral3ForConditionalGeneration",
+            "MistralForCausalLM",
+            "NemotronHForCausalLM",
+            "Phi3ForCausalLM",
+            "PixtralForConditionalGeneration",
+            "Qwen3VLForConditionalGeneration",
+            "Qwen3VLMoeForConditionalGeneration",
+            "Qwen3_5ForConditionalGeneration",
+            "Qwen3_5MoeForConditionalGeneration",
+        ),
+    ),
+    Late(
+        "0.23",
+        "0.24",
+        ("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration", "Qwen3NextForCausalLM"),
+    ),
+    Late("0.24", "0.25.1", ("DeepseekV4ForCausalLM", "MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM")),
+    Late("0.25", "0.26", ("Olmo2ForCausalLM", "OlmoForCausalLM")),
+    Late("0.26", "0.27.1", ("KimiK3ForConditionalGeneration", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM")),
+    Late("0.27", "0.28", ("KimiLinearForCausalLM",)),
+    Late("0.28", "0.29", ("Olmo3ForCausalLM", "FlexOlmoForCausalLM", "Qwen3OmniMoeForConditionalGeneration")),
+    Late("0.30", "0.31", ("Cohere2MoeForCausalLM",)),
+    Late("0.31", "0.32", ("GraniteForCausalLM", "SeedOssForCausalLM", "PhiForCausalLM")),
+    Late("0.32", "0.33", ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM")),
+    Late(
+        NEWEST,
+        "",
+        (
+            "BailingMoeForCausalLM",
+            "BailingMoeV2ForCausalLM",
+            "Cohere2ForCausalLM",
+            "CohereForCausalLM",
+            "Ernie4_5_MoeForCausalLM",
+            "Exaone4ForCausalLM",
+            "ExaoneForCausalLM",
+            "ExaoneMoeForCausalLM",
+            "Gemma2ForCausalLM",
+            "Gemma3ForCausalLM",
+            "Gemma3ForConditionalGeneration",
+            "GemmaForCausalLM",
+            "Glm4ForCausalLM",
+            "Glm4MoeForCausalLM",
+            "Glm4MoeLiteForCausalLM",
+            "Glm4vForConditionalGeneration",
+            "Glm4vMoeForConditionalGeneration",
+            "KimiVLForConditionalGeneration",
+            "LongcatFlashForCausalLM",
+            "MixtralForCausalLM",
+            "PhiMoEForCausalLM",
+            "Qwen2MoeForCausalLM",
+            "Qwen2VLForConditionalGeneration",
+            "Qwen4ExpForCausalLM",
+            "SarvamMoEForCausalLM",
+            "Step3p5ForCausalLM",
+            "Step5ForCausalLM",
+        ),
+    ),
+)
+
+
+def refuses(version: str, architecture: str) -> str:
+    """Why a release ("" = newest) cannot serve EAGLE-3 for this target; empty where it can or that is not known."""
+    asked = release(version) or release(NEWEST)
+    late = next((item for item in LATE if architecture in item.architectures), None)
+    # Before 0.8.5 nothing was looked into.
+    if late is None or asked not in span("0.8.5", late.until):
+        return ""
+    came = f"{late.since} can" if late.since else f"no release up to {NEWEST} can"
+    return f"vllm {version or NEWEST} cannot serve EAGLE-3 for {architecture}, whose states it does not take; {came}"
+
+
+@dataclass(frozen=True)
 class TableRule:
     """A row of the table, and of that of loops, as a rule."""
 

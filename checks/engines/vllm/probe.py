@@ -92,11 +92,15 @@ class ProbedRule:
 
 @dataclass(frozen=True)
 class Probe:
-    """The outcome of reading a source: a rule, or why there is none. `found`: whether model files were there."""
+    """The outcome of reading a source: a rule, or why there is none.
+
+    `found`: whether model files were there. `refuses`: whether the source shows that its states cannot be taken.
+    """
 
     rule: ProbedRule | None
     why: str = ""
     found: bool = True
+    refuses: bool = False
 
 
 def package_folder(root: Path) -> Path | None:
@@ -152,7 +156,7 @@ class Prober:
         setter = tree.method(model, SETTER)
         if setter is None:
             why = f"{architecture} has no {SETTER}; this engine cannot feed an EAGLE-3 draft from it"
-            return Probe(None, f"{model.where()}: {why}")
+            return Probe(None, f"{model.where()}: {why}", refuses=True)
         runner = runner_of(self.package, tree, architecture)
         default = tree.method(model, runner.default)
         if default is None:
