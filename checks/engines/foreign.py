@@ -94,7 +94,9 @@ LINES: tuple[Line, ...] = (
         _only_named,
     ),
     Line(LLAMA_CPP, re.compile(r"[\d.]{0,24} ?I? ?(?:slot )?.{0,40}?draft acceptance(?: rate)? = "), _llama_slot),
-    Line(LLAMA_CPP, re.compile(r"[\d.]{0,24} ?I? ?.{0,40}?statistics\s+draft-?\w{0,20}: #calls"), _llama_totals),
+    Line(
+        LLAMA_CPP, re.compile(r"[\d.]{0,24} ?I? ?.{0,40}?statistics\s+draft-?\w{0,20}: #(?:calls|gen)"), _llama_totals
+    ),
     Line(ATOM, re.compile(r"\[MTP Stats\] "), _atom),
     Line(SGLANG, re.compile(r"(?:Prefill|Decode) batch(?: \[\d{1,12}\])?[.,] "), _only_named),
 )

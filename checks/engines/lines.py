@@ -22,6 +22,8 @@ _LEVEL = r"(?:TRACE|DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL)"
 # kubectl logs --prefix, srun -l, torchrun, Ray actors, and the formats of common loggers.
 _FRONTS = (
     re.compile(r"[A-Za-z0-9][\w./-]{0,100}\s{0,30}\| "),
+    # A tracer's (Dynamo): time, level, module and function.
+    re.compile(rf"{_STAMP} {{1,4}}{_LEVEL} {{1,4}}[\w.:<>]{{1,120}}: "),
     re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(?:Z|[+-]\d\d:\d\d) (?:(?:stdout|stderr) [FP] )?"),
     re.compile(
         r"(?:[A-Z][a-z]{2} [ \d]\d|\d{4}-\d\d-\d\dT)"
@@ -43,7 +45,10 @@ _MAX_FRONTS = 4
 _SPEAKER = re.compile(r"\[rank\d{1,5}\]: ?$")
 
 _ACTOR = re.compile(r"\([A-Za-z][\w.:/<>-]{0,100}(?: rank=\d{1,6})?(?: pid=\d{1,10})?(?:, ip=[\w.:]{1,60})?\) ")
-_COLLECTED = re.compile(r'\{"(?:log|message|msg|MESSAGE)":')
+# Loggers and collectors write their keys in any order.
+_COLLECTED = re.compile(
+    r'\{\s?"[\w@.-]{1,60}"\s?:.{0,4096}"(?:log|message|msg|MESSAGE)"\s?:|\{"(?:log|message|msg|MESSAGE)":'
+)
 
 BAR = re.compile(r"(?P<what>[^:|]{0,120}):\s{0,8}(?P<percent>\d{1,3})%")
 """A progress bar of tqdm: what it counts, and how far it is."""
@@ -104,7 +109,7 @@ def with_speaker(piece: str, text: str) -> str:
 
 
 def _collected(text: str) -> str:
-    """The line inside a record of docker's json-file driver or of journalctl -o json."""
+    """The line inside a record: of docker's json-file driver, of journalctl -o json, of a logger that writes JSON."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):

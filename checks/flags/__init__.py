@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from checks.flags import build, debug, placement, speculation
+from checks.flags import build, debug, placement, refused, speculation
 
-__all__ = ["build", "debug", "placement", "speculation"]
+__all__ = ["build", "debug", "placement", "refused", "speculation"]

@@ -41,8 +41,8 @@ def algo_vs_arch(case: Case) -> Finding | None:
     FAIL: an EAGLE-3 draft (by its class, its map or its `hidden_norm`) and another algorithm or method; EAGLE3 and a
     draft of EAGLE-1/2 or of a model's own prediction layers; EAGLE3, EAGLE or NEXTN and a draft of another family
     (DFlash, DSpark, Medusa); EAGLE3 without a draft path in a whole command line, when the target itself is loaded as
-    its draft and the start stops. WARN: a draft path and no algorithm, so that nothing
-    is speculated. INFO: no algorithm, and no draft path either; EAGLE3, and no draft to look at.
+    its draft and the start stops. WARN: a draft path and no algorithm, so that nothing is speculated. UNKNOWN: no
+    algorithm, and a file of flags (--config). INFO: no algorithm, and no draft path either; EAGLE3, and no draft to look at.
 
     What to do: stage the fix, EAGLE3; name the draft.
     """
@@ -52,6 +52,9 @@ def algo_vs_arch(case: Case) -> Finding | None:
     names = names_of(draft.config) if draft is not None else []
     facts: dict[str, Any] = {"algorithm": algorithm or None, "architectures": names, "eagle3_by": by or None}
     fix = FlagsFix(set={"speculative-algorithm": "EAGLE3"}) if by else None
+    if not algorithm and case.launch.has("config"):
+        held = "the algorithm may stand in the file that --config names, which is not read here"
+        return case.say(Verdict.UNKNOWN, held, {**facts, "needs": ["the running server, or its flags spelt out"]})
     if not algorithm:
         if case.launch.facts.draft:
             said = "a draft is given and no --speculative-algorithm: the server runs without it"

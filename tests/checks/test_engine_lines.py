@@ -76,6 +76,9 @@ FRONTS = [
     "[2026-08-10 09:20:45,123][sglang.srt.metrics][INFO] - ",
     "INFO:sglang.srt.managers.scheduler:",
     "I0810 09:20:45.123456  4711 metrics.py:754] ",
+    "2026-08-10T09:20:45.123456Z  INFO metrics.log_decode_stats: ",
+    "[2026-08-10T09:20:45+08:00] job-7-abcde >> (SGLangEngine pid=3111) ",
+    "[1,0]<stderr>: ",
     "Multi-thread loading shards: 100% Completed | 64/64 [02:30<00:00,  1.88s/it]",
 ]
 
@@ -95,6 +98,50 @@ def test_what_stands_in_front_changes_no_value(front: str, head: str) -> None:
         True,
     )
     assert event.rank == ({"dp": 1, "tp": 3, "ep": 3} if "DP1" in head else {"tp": 0} if "TP0" in head else {})
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"log": "", "stream": "stderr", "time": "2026-08-10T09:20:45Z"},
+        {"time": "2026-08-10T09:20:45Z", "level": "INFO", "logger": "metrics", "message": ""},
+        {"asctime": "2026-08-10 09:20:45", "levelname": "INFO", "msg": ""},
+        {"@timestamp": "2026-08-10T09:20:45Z", "kubernetes": {"pod": "serve-0"}, "log": ""},
+    ],
+    ids=str,
+)
+def test_a_line_inside_a_record_is_read_wherever_it_stands(record: dict[str, Any]) -> None:
+    metrics = "SpecDecoding metrics: Mean acceptance length: 2.45, Accepted: 60 tokens, Drafted: 300 tokens"
+    for engine, line, length in ((log, STAMP + DECODE, 2.17), (vllm_log, metrics, 2.45)):
+        held = {key: line if value == "" else value for key, value in record.items()}
+        (event,) = engine.parse(json.dumps(held))
+        assert isinstance(event, Decode)
+        assert event.accept_len == length
+
+
+def test_a_record_without_a_line_stays_as_it_is() -> None:
+    for line in (
+        '{"model": "m", "messages": [{"role": "user"}]}',
+        '{"a": 1}',
+        '{"message": 3}',
+        '{"time": "x", "log": ',
+    ):
+        assert [event.text for event in log.parse(line)] == [line.strip()]
+
+
+def test_a_level_and_a_place_behind_the_head_are_passed_over() -> None:
+    (event,) = log.parse(f"[2026-08-10 09:20:45 TP0] INFO scheduler.py:754: {DECODE}")
+    assert isinstance(event, Decode)
+    assert (event.accept_len, event.rank) == (2.17, {"tp": 0})
+    (access,) = log.parse('[2026-08-10 09:20:45] INFO:     127.0.0.1:1 - "POST /generate HTTP/1.1" 200 OK')
+    assert access.as_json()["kind"] == "access"
+
+
+def test_a_tracers_front_is_taken_off_for_either_engine() -> None:
+    front = "2026-08-10T09:20:45.123456Z  INFO metrics.log: "
+    (event,) = vllm_log.parse(f"{front}SpecDecoding metrics: Mean acceptance length: 2.45, Accepted: 6 tokens")
+    assert isinstance(event, Decode)
+    assert event.accept_len == 2.45
 
 
 @pytest.mark.parametrize("engine", [log, vllm_log], ids=["sglang", "vllm"])

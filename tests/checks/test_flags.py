@@ -380,3 +380,8 @@ def test_vllms_method_of_a_draft_of_another_family(tmp_path: Path) -> None:
     assert found["verdict"] == "FAIL"
     assert '"method": "dflash"' in found["fix"]["set"]["speculative-config"]
     assert ask("flags.algo_vs_arch", draft, engine="vllm==0.32.0", args=method("dflash"))["verdict"] == "PASS"
+
+
+def test_a_file_of_flags_is_not_taken_for_no_flags(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path / "d")
+    assert ask("flags.algo_vs_arch", draft, engine="sglang==0.5.12", args="--config f.yaml")["verdict"] == "UNKNOWN"

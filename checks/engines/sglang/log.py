@@ -33,7 +33,11 @@ __all__ += ["rates_that_fit"]
 
 _TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
 # `[2026-08-10 09:20:45.123 DP0 TP0] `: either part may be missing, the tags come in any order.
-_HEAD = re.compile(rf"\[(?:({_TIME})((?: [A-Z_]+\d{{1,6}})*)|([A-Z_]+\d{{1,6}}(?: [A-Z_]+\d{{1,6}})*))\] ")
+# A logging config of one's own may put a level and the place in the source behind it.
+_HEAD = re.compile(
+    rf"\[(?:({_TIME})((?: [A-Z_]+\d{{1,6}})*)|([A-Z_]+\d{{1,6}}(?: [A-Z_]+\d{{1,6}})*))\] "
+    r"(?:(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) [\w./]{1,120}:\d{1,6}:? )?"
+)
 _TAG = re.compile(r"(?<![A-Za-z_])(DP|PP|ATTN_CP|MOE_DP|TP|EP|[A-Z_]+)(\d{1,6})(?![\w.])")
 # The head of a line that a progress bar was glued in front of.
 _GLUED = re.compile(rf"\[{_TIME}(?: [A-Z_]+\d{{1,6}})*\] ")
