@@ -115,6 +115,26 @@ COMMON = (
         r"Repo id must be in the form", "path-missing", "a model or draft path does not exist on the host: correct it"
     ),
     known(
+        r"does not appear to have a file named config\.json|Cannot find any model weights with ",
+        "path-missing",
+        "a model or draft folder lacks its config or its weights: correct the path, or copy what is missing",
+    ),
+    known(
+        r"config file at '[^']{1,300}' is not a valid JSON file|Unrecognized model in [^ ]{1,300} Should have a",
+        "draft-config",
+        "the config.json of a model or draft cannot be used: see cfg.aux_ids and cfg.architectures",
+    ),
+    known(
+        r"SafetensorError: Error while deserializing",
+        "weights-damaged",
+        "a file of weights is cut short or is something else: see ckpt.container",
+    ),
+    known(
+        r"Attempted to load weight \(|size mismatch for [\w.]{1,200}: copying a param",
+        "weight-shapes",
+        "a weight has another shape than its config says: see ckpt.shapes, cfg.head_dim and ckpt.vocab_map",
+    ),
+    known(
         r"unrecognized arguments|error: argument --|invalid choice",
         "launch-flags",
         "this version does not take the flag: compare with its --help",

@@ -22,6 +22,8 @@ _LEVEL = r"(?:TRACE|DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL)"
 # kubectl logs --prefix, srun -l, torchrun, Ray actors, and the formats of common loggers.
 _FRONTS = (
     re.compile(r"[A-Za-z0-9][\w./-]{0,100}\s{0,30}\| "),
+    # A cluster's collector: time, and the job behind it.
+    re.compile(rf"\[?{_STAMP}\]? {{1,4}}[\w./-]{{1,160}} >> "),
     # A tracer's (Dynamo): time, level, module and function.
     re.compile(rf"{_STAMP} {{1,4}}{_LEVEL} {{1,4}}[\w.:<>]{{1,120}}: "),
     re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(?:Z|[+-]\d\d:\d\d) (?:(?:stdout|stderr) [FP] )?"),

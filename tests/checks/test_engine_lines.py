@@ -344,3 +344,31 @@ def test_a_shape_read_twice_gives_equal_events() -> None:
     slow = next(iter(log._piece(f"{STAMP}{DECODE}", 9)))
     assert first == second == slow
     assert first.as_json() == slow.as_json()
+
+
+@pytest.mark.parametrize(
+    ("engine", "line", "kind"),
+    [
+        (
+            vllm_log,
+            "Value error, Eagle3 is only supported for Llama models. Got model_type='qwen3'",
+            "target-unsupported",
+        ),
+        (vllm_log, "ValueError: Unsupported model_type mistral for Eagle3 speculator", "draft-config"),
+        (vllm_log, "ValueError: There is no module or parameter named 'fc_norm' in X", "weight-names"),
+        (vllm_log, "ValueError: Cannot find model module. 'EagleX' is not registered", "architecture-unknown"),
+        (vllm_log, "ValueError: the config must have `pard_token` or `ptd_token_id` specified", "draft-config"),
+        (vllm_log, "AssertionError: Attempted to load weight (torch.Size([2])) into parameter", "weight-shapes"),
+        (log, "ValueError: Currently LoRA is only compatible with NGRAM speculative decoding.", "launch-flags"),
+        (log, "ValueError: Spec v2 currently only supports topk = 1 for speculative decoding.", "launch-flags"),
+        (log, "AttributeError: 'X' object has no attribute 'hot_token_id'", "draft-unsupported"),
+        (log, "AttributeError: 'X' object has no attribute 'capture_aux_hidden_states'", "target-unsupported"),
+        (log, "OSError: /d does not appear to have a file named config.json. Checkout", "path-missing"),
+        (log, "ValueError: Unrecognized model in /d. Should have a `model_type` key", "draft-config"),
+        (log, "SafetensorError: Error while deserializing header: MetadataIncompleteBuffer", "weights-damaged"),
+        (log, "OSError: /d does not appear to have a file named preprocessor_config.json.", None),
+    ],
+)
+def test_what_a_start_stops_with_is_classed(engine: Any, line: str, kind: str | None) -> None:
+    (event,) = engine.parse(line)
+    assert event.as_json().get("kind") == kind

@@ -19,7 +19,8 @@ FAILURES = Failures(
     ),
     known(
         # A traceback through the method is another fault's.
-        r"does not implement set_eagle3_layers_to_capture|no attribute '?set_eagle3_layers_to_capture",
+        r"does not implement set_eagle3_layers_to_capture|no attribute '?set_eagle3_layers_to_capture"
+        r"|no attribute 'capture_aux_hidden_states'",
         "target-unsupported",
         "this SGLang cannot capture states of this target: use a version that supports it",
     ),
@@ -27,6 +28,17 @@ FAILURES = Failures(
         r"EAGLE3 currently only supports 1 layer",
         "draft-unsupported",
         "the draft has several layers: SGLang before 0.5.12 serves one only",
+    ),
+    known(
+        r"object has no attribute '(?:set_embed|hot_token_id)'",
+        "draft-unsupported",
+        "the draft is an ordinary model: see flags.algo_vs_arch for its path and cfg.architectures for its class",
+    ),
+    known(
+        r"only compatible with NGRAM speculative|not compatible with overlap schedule, speculative"
+        r"|speculative decoding (?:only supports|does not support) |only supports topk = 1 for speculative",
+        "launch-flags",
+        "this version refuses one of the flags beside speculation: see flags.refused and flags.parallel",
     ),
     known(
         r"object has no attribute 'draft_vocab_size'",

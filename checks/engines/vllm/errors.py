@@ -25,7 +25,8 @@ FAILURES = Failures(
         fatal=False,
     ),
     known(
-        r"Model does not support EAGLE3 interface|has no attribute 'set_aux_hidden_state_layers'",
+        r"Model does not support EAGLE3 interface|has no attribute 'set_aux_hidden_state_layers'"
+        r"|Eagle3 is only supported for ",
         "target-unsupported",
         "this vLLM cannot capture states of this target: use a version that supports it",
     ),
@@ -46,7 +47,22 @@ FAILURES = Failures(
         "the model or draft path holds no config on the host: correct it",
     ),
     known(
-        r"Model architectures .{0,300} are not supported for now|failed to be inspected",
+        r"Unsupported model_type \S{1,60} for (?:Eagle3|PEagle) speculator",
+        "draft-config",
+        "the draft's model_type is none that this vLLM translates: see cfg.architectures",
+    ),
+    known(
+        r"must have `pard_token` or `ptd_token_id`",
+        "draft-config",
+        "parallel drafting is asked for, and the draft is not made for it: take parallel_drafting out",
+    ),
+    known(
+        r"There is no module or parameter named '",
+        "weight-names",
+        "the checkpoint's tensor names do not fit the model class: see ckpt.names, and cfg.forward for keys not read",
+    ),
+    known(
+        r"Model architectures .{0,300} are not supported for now|failed to be inspected|Cannot find model module\. '",
         "architecture-unknown",
         "this vLLM does not know the architecture: check the config's architectures, or use a newer version",
     ),
