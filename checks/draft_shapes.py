@@ -197,7 +197,7 @@ def _slots(draft: Draft, config: Mapping[str, Any]) -> tuple[int, str]:
     if given:
         return given, "num_aux_hidden_states"
     ids = draft.aux_ids.value
-    if isinstance(ids, list) and ids:
+    if isinstance(ids, list) and ids and not any(isinstance(item, (list, dict)) for item in ids):
         return len(ids), f"{len(ids)} ids"
     return 3, "the default"
 

@@ -22,6 +22,8 @@ from checks.rules import servings
 
 ID = "cfg.aux_ids"
 
+_OTHER = re.compile(r"layers?(?:_ids|_indices)?$|layers_to_capture$")
+
 _KINDS: dict[type, str] = {
     str: "a text",
     bool: "true or false",
@@ -151,7 +153,25 @@ def _absent(case: _Case) -> None:
         near = _misspelt(held)
         if near:
             text += f"; {near!r} in {where} looks like it, and engines do not read it"
+    for where in ("", "eagle_config", "dflash_config", "speculators_config"):
+        held = case.config.get(where) if where else case.config
+        for name in _other_names(held):
+            text += (
+                f"; {name!r:.60}{f' in {where}' if where else ''} holds {held[name]!s:.60}, and engines do not read it"
+            )
     case.say(Verdict.WARN, text)
+
+
+def _other_names(held: object) -> list[str]:
+    """Keys under which other trainers and engines keep such ids: a list of numbers, named by layers."""
+    if not isinstance(held, dict):
+        return []
+    return [
+        name
+        for name, value in held.items()
+        if isinstance(name, str) and name != KEY and _OTHER.search(name) and isinstance(value, list) and len(value) > 1
+        if all(_is_whole(item) for item in value) and not difflib.get_close_matches(KEY, [name], 1, 0.75)
+    ]
 
 
 def _misspelt(held: object) -> str | None:

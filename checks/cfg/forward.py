@@ -131,7 +131,8 @@ def forward(case: Case) -> Finding | None:
     `num_aux_hidden_states` or the ids in `eagle_config` say another count; ids at the top level it feeds and does not
     count, and for a config of speculators it counts nothing.
 
-    FAIL: a key that is on and not read by this release; another count of states than this release builds `fc` for.
+    FAIL: a key that is on and not read by this release; another count of states than this release builds `fc` for;
+    a `hidden_act` other than silu, on which either engine stops.
     INFO: keys that are on, with the releases that read them, where no release is named or that one was not looked into,
     and what `norm_output` may mean. PASS: none is on, or all are read.
 
@@ -147,6 +148,10 @@ def forward(case: Case) -> Finding | None:
         note = switch.note if read is not False else ""
         if read is not True or note:
             (unread if read is False else told).append(words + (f"; {note}" if note else ""))
+    act = case.config.get("hidden_act")
+    if isinstance(act, str) and act != "silu":
+        said = f"hidden_act is {act!r:.40}, and the MLP of a draft knows silu alone, in every release of either engine"
+        return case.say(Verdict.FAIL, f"{said}: the start stops (Unsupported activation)", {**facts, "hidden_act": act})
     read, words = _counted(case, slots)
     if words:
         (unread if read is False else told if read is None else []).append(words)

@@ -20,6 +20,17 @@ TAKES_ALL_FOR_YARN = span("0.22", "0.27")
 OVERRIDES_WINDOW = span("0.5.3")
 GUARD = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 
+FILLS_IN_ROPE = span("0.5.10")
+"""Releases of SGLang that put a default in place of a key that rope_scaling lacks, with a warning."""
+_FOUR = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+# What engines ask of a scaling of this kind; vLLM gets the window that it scales from transformers.
+_ASKED: dict[str, tuple[str, ...]] = {
+    "llama3": _FOUR,
+    "yarn": ("factor", "original_max_position_embeddings"),
+    "linear": ("factor",),
+    "longrope": ("short_factor", "long_factor", "original_max_position_embeddings"),
+}
+
 _COMPARED = ("rope_theta", "rope_scaling", "rms_norm_eps")
 # Where engines look for a window, in their order.
 _LENGTHS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
@@ -35,9 +46,11 @@ def rope_vs_target(case: Case) -> Finding | None:
     over before, taking a base of 10000.
 
     INFO: they differ. WARN: only `rope_parameters`, and a release that does not read it; a draft of latent attention
-    without yarn, on vLLM 0.22 to 0.27.
+    without yarn, on vLLM 0.22 to 0.27; a scaling without a key that its kind calls for, which SGLang since 0.5.10 fills
+    in with a default. FAIL: the same, on an older release and on vLLM, which stop.
 
-    What to do: nothing for a difference; for an older release write `rope_theta` and `rope_scaling` as well.
+    What to do: complete the scaling from the training's config; nothing for a difference; for an older release write
+    `rope_theta` and `rope_scaling` as well.
     """
     target = case.target
     own = {key: _rope(case.config, key) for key in _COMPARED}
@@ -56,6 +69,8 @@ def rope_vs_target(case: Case) -> Finding | None:
             "for yarn under transformers 5: it stops with KeyError: 'factor' (inferred from its source)"
         )
         return case.say(Verdict.WARN, said, facts)
+    if (amiss := _incomplete(case, facts)) is not None:
+        return amiss
     if target is None:
         return case.unknown("the target's config.json (--target DIR)", facts)
     theirs = {key: _rope(target.text, key) for key in _COMPARED}
@@ -67,6 +82,29 @@ def rope_vs_target(case: Case) -> Finding | None:
         return case.say(Verdict.PASS, "rotary base, scaling and epsilon are the target's, as far as both say", facts)
     said = ", ".join(f"{key} {own[key]} against {theirs[key]}" for key in facts["differ"])
     return case.say(Verdict.INFO, f"{said}: legal, a draft has its own attention", facts)
+
+
+def _incomplete(case: Case, facts: dict[str, Any]) -> Finding | None:
+    """What engines make of a rope_scaling that lacks a key they ask for; None where it lacks none."""
+    held = case.config.get("rope_parameters") or case.config.get("rope_scaling")
+    kind = held.get("rope_type", held.get("type")) if isinstance(held, dict) else None
+    if not isinstance(held, dict) or not isinstance(kind, str):
+        return None
+    lacking = [key for key in _ASKED.get(kind, ()) if held.get(key) is None]
+    if not case.serving.is_sglang:
+        lacking = [key for key in lacking if key != _FOUR[-1]]
+    if not lacking:
+        return None
+    facts["lacking"] = lacking
+    said = f"rope_scaling is {kind} and lacks {', '.join(lacking)}"
+    if not case.serving.is_sglang:
+        return case.say(Verdict.FAIL, f"{said}: {case.serving.words} stops with a KeyError", facts)
+    known = case.serving.within(FILLS_IN_ROPE)
+    until = f"before {releases(FILLS_IN_ROPE)} the start stops with a KeyError"
+    if known is False:
+        return case.say(Verdict.FAIL, f"{said}: {until}", facts)
+    filled = "a default is put in its place, another rope than the trained one"
+    return case.say(Verdict.WARN, f"{said}: {filled}" + ("" if known else f"; {until}"), facts)
 
 
 def _rope(config: Mapping[str, Any], key: str) -> Any:

@@ -18,7 +18,7 @@ from checks.engines.versions import Span, span
 from checks.evidence import Evidence, Need
 from checks.finding import ConfigFix, Finding, Verdict
 from checks.jsonfile import whole
-from checks.patch import join_pointer, set_key, set_keys
+from checks.patch import join_pointer, remove_key, set_key, set_keys
 from checks.rules import Serving, per_engine, releases, servings
 from checks.tensors import TensorInfo
 from checks.weights import Weights
@@ -28,6 +28,8 @@ LAYERS, NAMES, FLAGS = "ckpt.layers", "ckpt.names", "ckpt.flag_weights"
 TAKES_LAYERS = span("0.5.12")
 """Releases of SGLang that load `layers.0.*`; before, only `midlayer.*`."""
 
+# vLLM's own name of the map, inside the engine.
+_MAPPED = re.compile(r"(?:^|\.)draft_id_to_target_id$")
 # What a draft of either family of names has at least one of.
 _CORE = re.compile(r"^(fc\.weight|norm\.weight|lm_head\.weight|layers\.\d+\.(self_attn|mlp)\..+\.weight)$")
 
@@ -79,9 +81,10 @@ def names(evidence: Evidence) -> Iterable[Finding]:
     reads `hidden_norm` there, and vLLM `input_layernorm`, which speculators and ModelOpt write. Either engine leaves
     the one it reads at ones when it is stored under the other, and says nothing: the layer is served without it.
 
-    FAIL: names this release skips; all names, or a layer's, behind a prefix; a later layer without the norm that the
-    engine reads. WARN: both families in one checkpoint, of which the later one wins; a later layer with one of the two
-    norms, and no engine named. INFO: `layers.0.*` and no release named.
+    FAIL: names this release skips; all names, or a layer's, behind a prefix; the map of the vocabulary under another
+    name than d2t; a later layer without the norm that the engine reads. WARN: both families in one checkpoint, of which
+    the later one wins; a later layer with one of the two norms, and no engine named. INFO: `layers.0.*` and no release
+    named.
 
     What to do: rename the tensors (the safetensors library loads and saves them in a few lines), or upgrade. A norm of
     a later layer can stand under both names; then either engine serves it.
@@ -116,6 +119,9 @@ def _judge_names(raw: list[str], kind: str, latent: bool, serving: Serving) -> F
         return Finding(NAMES, Verdict.WARN, said, facts)
     if (amiss := _later_norms(raw, serving, facts)) is not None:
         return amiss
+    if not any("d2t" in name for name in raw) and (other := next((name for name in raw if _MAPPED.search(name)), "")):
+        said = f"the map of the vocabulary is named {other!r:.60}, and engines look for d2t: they would not load it"
+        return Finding(NAMES, Verdict.FAIL, said, facts)
     if not serving.is_sglang:
         return Finding(NAMES, Verdict.PASS, f"{kind} is loaded by {serving.words}", facts)
     if latent and serving.within(CLASSES[LATENT]) is False:
@@ -222,9 +228,10 @@ def flag_weights(evidence: Evidence) -> Iterable[Finding]:
     """A key that calls for tensors and the tensors it calls for go together, in both directions.
 
     `norm_before_fc` and `input_norm.weight`; `fc_norm` (or `use_aux_norm`) and `fc_norm.i.weight`; `bias` and
-    `fc.bias`; `attention_bias` (or `bias`, which turns on both) and the biases of `q_proj`, `k_proj` and `v_proj`.
-    Tensors without their key are dropped, so the draft is computed without a part it was trained with; a key without
-    its tensors runs a part that nobody trained. Neither is said by the engine.
+    `fc.bias`; `attention_bias` (or `bias`, which turns on both) and the biases of `q_proj`, `k_proj` and `v_proj`;
+    `quantization_config`, which may have been copied from the target, and quantised tensors with their scales. Tensors
+    without their key are dropped, so the draft is computed without a part it was trained with; a key without its
+    tensors runs a part that nobody trained. Neither is said by the engine.
 
     FAIL: one without the other. PASS: both, or neither.
 
@@ -246,6 +253,7 @@ def flag_weights(evidence: Evidence) -> Iterable[Finding]:
             changes[_pointer(draft, pair.keys[0])] = True
         elif not held and _is_on(draft, pair, pair.calls):
             problems.append(f"{pair.calls[0]} is on and its tensors are missing: {pair.what} would be untrained")
+    problems += _quantised(draft, tensors, facts)
     if not problems:
         used = ", ".join(pair.keys[0] for pair, on, _ in rows if on)
         yield Finding(FLAGS, Verdict.PASS, f"{used or 'no such key'}: keys and tensors go together", facts)
@@ -261,7 +269,32 @@ def flag_weights(evidence: Evidence) -> Iterable[Finding]:
     fit = all(_fits(draft, tensors, name) for pair, on, held in rows if held and not on for name in held)
     whole = read and fit and len(changes) == len(problems)
     fix = ConfigFix(set_keys(draft.config, changes)) if changes and whole else None
+    if len(problems) == 1 and problems[0].startswith(_COPIED) and "quantization_config" in draft.config:
+        fix = ConfigFix(remove_key(draft.config, "/quantization_config"))
     yield Finding(FLAGS, Verdict.FAIL, "; ".join(problems), facts, fix)
+
+
+_SCALES = re.compile(r"(?:scale(?:_inv)?|scales|zeros|qweight|weight_packed|g_idx|absmax|quant_state.*)$")
+_PACKED = re.compile(r"(?:weight_scale(?:_inv)?|qweight|weight_packed)$")
+_EXCEPTIONS = ("ignore", "modules_to_not_convert", "exclude_modules")
+_COPIED = "quantization_config is there"
+_SCALED = ("fp8", "compressed-tensors", "gptq", "awq", "modelopt", "modelopt_fp4", "mxfp4", "bitsandbytes")
+
+
+def _quantised(draft: Draft, tensors: Mapping[str, TensorInfo], facts: dict[str, Any]) -> list[str]:
+    """Where quantization_config and the tensors do not go together; a draft may leave every module out of it."""
+    held = draft.flat.get("quantization_config")
+    method = held.get("quant_method") if isinstance(held, dict) else None
+    scaled = [name for name in tensors if _SCALES.search(name)]
+    packed = [name for name, info in tensors.items() if _PACKED.search(name) or info.dtype[:2] == "F8"]
+    facts["quantization_config"] = {"method": method, "tensors": sorted({*scaled, *packed})[:6]}
+    excepted = isinstance(held, dict) and any(held.get(key) for key in _EXCEPTIONS)
+    if method in _SCALED and not scaled and not packed and not excepted:
+        return [f"{_COPIED} ({method}) and no tensor is quantised: engines would run with scales that nobody set"]
+    beside = draft.path.is_dir() and (draft.path / "hf_quant_config.json").is_file()
+    if packed and held is None and not beside:
+        return [f"{packed[0]} is quantised and the config has no quantization_config: engines would load it as it is"]
+    return []
 
 
 def _fits(draft: Draft, tensors: Mapping[str, TensorInfo], name: str) -> bool:

@@ -296,3 +296,20 @@ def test_a_folder_of_weights_without_a_config_cannot_be_loaded(tmp_path: Path) -
     assert finding(draft)["verdict"] == "FAIL"
     # A lone file of weights was given on purpose.
     assert finding(draft / "model.safetensors")["verdict"] == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"target_layer_ids": [1, 5, 9]}, "'target_layer_ids' holds [1, 5, 9]"),
+        ({"layer_ids": [1, 5, 9]}, "'layer_ids' holds [1, 5, 9]"),
+        ({"eagle_config": {"aux_layers": [1, 5, 9]}}, "'aux_layers' in eagle_config holds [1, 5, 9]"),
+        ({"eagle3_layers_to_capture": [1, 5, 9]}, "'eagle3_layers_to_capture' holds [1, 5, 9]"),
+        ({"layer_types": ["full_attention"]}, ""),
+    ],
+)
+def test_ids_under_the_name_of_another_tool_are_pointed_out(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    config = {key: value for key, value in CONFIG.items() if key not in (KEY, "eagle_config")}
+    found = finding(write_draft(tmp_path / "d", {**config, **change}, {}), write_target(tmp_path / "t"))
+    assert found["verdict"] == "WARN"
+    assert (told in found["summary"]) if told else ("holds" not in found["summary"])

@@ -112,3 +112,10 @@ def test_other_unknown_keys_are_only_told(tmp_path: Path, key: str) -> None:
     found = ask("cfg.keys", draft_of(tmp_path / "d", {key: 1}))
     assert found["verdict"] == "INFO"
     assert "\x1b" not in found["summary"]
+
+
+@pytest.mark.parametrize("engine", ["sglang==0.5.12", "vllm==0.32.0"])
+def test_the_mlp_of_a_draft_knows_one_activation(tmp_path: Path, engine: str) -> None:
+    found = ask("cfg.forward", draft_of(tmp_path / "a", {"hidden_act": "gelu_pytorch_tanh"}), engine=engine)
+    assert found["verdict"] == "FAIL"
+    assert ask("cfg.forward", draft_of(tmp_path / "b", {"hidden_act": "silu"}), engine=engine)["verdict"] == "PASS"

@@ -130,3 +130,22 @@ def test_a_latent_draft_without_yarn(tmp_path: Path, scaling: Any, engine: str, 
     draft = draft_of(tmp_path / "d", {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "rope_scaling": scaling})
     target = write_target(tmp_path / "t", rope_scaling={"type": "yarn", "factor": 64.0})
     assert ask("cfg.rope_vs_target", draft, target, engine)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("scaling", "engine", "verdict"),
+    [
+        ({"rope_type": "llama3", "factor": 8.0}, "sglang==0.5.9", "FAIL"),
+        ({"rope_type": "llama3", "factor": 8.0}, "sglang==0.5.10", "WARN"),
+        ({"rope_type": "llama3", "factor": 8.0}, "vllm==0.32.0", "FAIL"),
+        ({"rope_type": "llama3", "factor": 8.0}, (), "WARN"),
+        ({"type": "yarn", "factor": 64.0}, "sglang==0.5.9", "FAIL"),
+        ({"type": "yarn", "factor": 64.0}, "vllm==0.32.0", "PASS"),  # transformers puts in the window
+        ({"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096}, "sglang==0.5.9", "PASS"),
+        ({"type": "mrope", "mrope_section": [2, 3, 3]}, "sglang==0.5.9", "PASS"),
+    ],
+)
+def test_a_scaling_that_lacks_a_key(tmp_path: Path, scaling: dict[str, Any], engine: Any, verdict: str) -> None:
+    draft = draft_of(tmp_path / "d", {"rope_scaling": scaling})
+    target = write_target(tmp_path / "t", rope_scaling=scaling)
+    assert ask("cfg.rope_vs_target", draft, target, engine)["verdict"] == verdict

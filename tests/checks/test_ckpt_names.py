@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.checks.asking import ask, ask_all, config_of, draft_with, loud
-from tests.checks.files import Array, bf16, draft_tensors, write_draft, write_target
+from tests.checks.files import CONFIG, Array, bf16, draft_tensors, write_draft, write_target
 from tests.checks.test_cfg_model import LATENT, fixed
 
 
@@ -256,3 +256,41 @@ def test_a_layer_behind_a_prefix_would_be_random(tmp_path: Path) -> None:
     found = ask("ckpt.names", write_draft(tmp_path / "d", None, moved))
     assert found["verdict"] == "FAIL"
     assert "the layer would be random" in found["summary"]
+
+
+@pytest.mark.parametrize("engine", ["sglang==0.5.23", "vllm==0.32.0"])
+def test_the_map_is_looked_for_under_one_name(tmp_path: Path, engine: str) -> None:
+    held = draft_tensors()
+    renamed = {"draft_id_to_target_id" if name == "d2t" else name: value for name, value in held.items()}
+    draft = write_draft(tmp_path / "d", CONFIG, renamed)
+    found = ask("ckpt.names", draft, engine=engine)
+    assert found["verdict"] == "FAIL"
+    assert "engines look for d2t" in found["summary"]
+
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+
+
+def test_a_quantisation_copied_from_the_target_has_no_scales(tmp_path: Path) -> None:
+    draft = draft_with(tmp_path / "d", {"quantization_config": FP8})
+    found = ask("ckpt.flag_weights", draft)
+    assert found["verdict"] == "FAIL"
+    assert "no tensor is quantised" in found["summary"]
+    assert found["fix"]["patch"][-1] == {"op": "remove", "path": "/quantization_config"}
+    # A draft may be left out of it on purpose, or bring its scales; what an unknown method needs is not known.
+    scale = {"layers.0.self_attn.q_proj.weight_scale": np.ones(1, np.float32)}
+    for name, more, tensors in (
+        ("a", {**FP8, "modules_to_not_convert": ["layers.0"]}, {}),
+        ("b", FP8, scale),
+        ("c", {"quant_method": "torchao"}, {}),
+    ):
+        other = draft_with(tmp_path / name, {"quantization_config": more}, tensors)
+        assert ask("ckpt.flag_weights", other)["verdict"] == "PASS"
+
+
+def test_scales_without_a_quantisation_in_the_config(tmp_path: Path) -> None:
+    scale = {"layers.0.self_attn.q_proj.weight_scale": np.ones(1, np.float32)}
+    draft = draft_with(tmp_path / "d", None, scale)
+    assert ask("ckpt.flag_weights", draft)["verdict"] == "FAIL"
+    (draft / "hf_quant_config.json").write_text("{}")  # where ModelOpt writes it
+    assert ask("ckpt.flag_weights", draft)["verdict"] == "PASS"
