@@ -154,20 +154,18 @@ def _absent(case: _Case) -> None:
         if near:
             text += f"; {near!r} in {where} looks like it, and engines do not read it"
     for where in ("", "eagle_config", "dflash_config", "speculators_config"):
-        held = case.config.get(where) if where else case.config
-        for name in _other_names(held):
-            text += (
-                f"; {name!r:.60}{f' in {where}' if where else ''} holds {held[name]!s:.60}, and engines do not read it"
-            )
+        for name, value in _other_names(case.config.get(where) if where else case.config):
+            place = f" in {where}" if where else ""
+            text += f"; {name!r:.60}{place} holds {value!s:.60}, and engines do not read it"
     case.say(Verdict.WARN, text)
 
 
-def _other_names(held: object) -> list[str]:
-    """Keys under which other trainers and engines keep such ids: a list of numbers, named by layers."""
+def _other_names(held: object) -> list[tuple[str, list[Any]]]:
+    """Keys under which other trainers and engines keep such ids, with them: a list of numbers, named by layers."""
     if not isinstance(held, dict):
         return []
     return [
-        name
+        (name, value)
         for name, value in held.items()
         if isinstance(name, str) and name != KEY and _OTHER.search(name) and isinstance(value, list) and len(value) > 1
         if all(_is_whole(item) for item in value) and not difflib.get_close_matches(KEY, [name], 1, 0.75)
