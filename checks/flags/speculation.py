@@ -42,8 +42,8 @@ def algo_vs_arch(case: Case) -> Finding | None:
     draft of EAGLE-1/2 or of a model's own prediction layers; EAGLE3, EAGLE or NEXTN and a draft of another family
     (DFlash, DSpark, Medusa); EAGLE3 without a draft path in a whole command line, when the target itself is loaded as
     its draft and the start stops. WARN: a draft path and no algorithm, so that nothing is speculated. UNKNOWN: no
-    algorithm, and a file of flags (--config). INFO: no algorithm, and no draft path either; EAGLE3, and no draft to look
-    at.
+    algorithm, and a file of flags (--config). INFO: no algorithm, and no draft path either; EAGLE3, and no draft to
+    look at.
 
     What to do: stage the fix, EAGLE3; name the draft.
     """
