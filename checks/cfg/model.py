@@ -22,6 +22,20 @@ MAPS_TYPES = span("0.24")
 """Releases of vLLM that choose the class of a speculators draft by its model_type; before, it is Llama's for all."""
 _TRANSLATED = ("llama", "qwen3")
 
+# vLLM's classes of EAGLE-3 drafts: the last release looked into without it, and the first with it (wheels of 0.8.5 to
+# 0.11.2 and 0.22.0 to 0.33.0).
+VLLM_CLASSES: dict[str, tuple[str, str]] = {
+    "Eagle3LlamaForCausalLM": ("", "0.8.5"),
+    "LlamaForCausalLMEagle3": ("0.10.1", "0.10.2"),
+    "Eagle3Qwen2_5vlForCausalLM": ("0.11.0", "0.11.1"),
+    "Eagle3Qwen3vlForCausalLM": ("0.11.2", "0.22"),
+    "Eagle3MiniMaxM2ForCausalLM": ("0.11.2", "0.22"),
+    "Eagle3DeepseekV2ForCausalLM": ("0.11.2", "0.22"),
+    "Eagle3DeepseekV3ForCausalLM": ("0.11.2", "0.22"),
+    "Eagle3Qwen3ForCausalLM": ("0.23", "0.24"),
+}
+VLLM_LOOKED_INTO = span("0.8.5", "0.33")
+
 _MLA = ("q_a_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 # Tensors that an EAGLE-3 draft has; fc is EAGLE-1's as well, of another width.
 _TENSORS = re.compile(r"^(fc\.weight|d2t|layers\.0\.hidden_norm\.weight)$")
@@ -33,7 +47,7 @@ def architectures(case: Case) -> Finding | None:
 
     SGLang builds what the name says. The name of the target's class (LlamaForCausalLM, Qwen3ForCausalLM) builds a whole
     ordinary model: loading stops with `KeyError: midlayer…`, or goes on with random weights. vLLM puts `Eagle3` before
-    such a name by itself, so it is no fault there.
+    such a name by itself, so it is no fault there, as long as it has a class of that name.
 
     FAIL: another class although tensors (`fc`, `hidden_norm`, `d2t`) or keys (`draft_vocab_size`, `eagle_config`) say
     EAGLE-3; a class this release does not have; a class of dense attention for tensors of latent attention, or the
@@ -63,6 +77,8 @@ def architectures(case: Case) -> Finding | None:
             )
             return case.say(Verdict.FAIL, said, facts)
         names = names or names_of(case.config)
+        if (lacking := _unregistered(case, names, facts)) is not None:
+            return lacking
         said = f"architectures is {names}; {case.serving.words} takes the EAGLE-3 class of that name"
         return case.say(Verdict.PASS if names else Verdict.UNKNOWN, said, {**facts, "needs": []} if names else facts)
     if not first or len(names) != len(named if isinstance(named, list) else []):
@@ -86,6 +102,28 @@ def architectures(case: Case) -> Finding | None:
     return case.say(
         Verdict.INFO if note else Verdict.PASS, f"{first} is SGLang's class of an EAGLE-3 draft{note}", facts
     )
+
+
+def _unregistered(case: Case, names: list[str], facts: dict[str, Any]) -> Finding | None:
+    """A class that this vLLM does not have for an EAGLE-3 draft, by the name it makes of the config's; else None.
+
+    It puts Eagle3 before a name that neither begins nor ends with it (transformers_utils/configs/eagle.py); a config of
+    speculators names its class by another rule.
+    """
+    wrapped = case.draft.config.get("model_type") == "eagle"  # of EAGLE-1 as a rule, whose classes are others
+    if not names or wrapped or case.draft.is_speculators or not case.serving.within(VLLM_LOOKED_INTO):
+        return None
+    asked = names[0]
+    built = asked if asked.startswith("Eagle3") or asked.endswith("Eagle3") else f"Eagle3{asked}"
+    until, since = VLLM_CLASSES.get(built, ("0.33", ""))
+    if not until or not case.serving.within(span("", until)):
+        return None
+    came = f"{since} has it" if since else "no release looked into has it"
+    right = PLAIN if case.serving.within(span("0.10.2")) else "LlamaForCausalLM"
+    dense = not any(part in name for name in case.tensors for part in _MLA)
+    fix = ConfigFix(set_key(case.draft.config, "/architectures", [right])) if dense and not since else None
+    said = f"architectures is {names}: {case.serving.words} looks for {built}, which it has not ({came}), and stops"
+    return case.say(Verdict.FAIL, said, {**facts, "built": built}, fix)
 
 
 @cfg_check("cfg.num_hidden_layers", by_engine=True)

@@ -133,3 +133,22 @@ def test_two_engines_give_two_answers(tmp_path: Path) -> None:
         ("sglang==0.5.11", "FAIL"),
         ("sglang==0.5.12", "INFO"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "verdict"),
+    [
+        ("LlamaForCausalLM", "vllm==0.8.5", "PASS"),
+        ("LlamaForCausalLMEagle3", "vllm==0.10.1.1", "FAIL"),
+        ("LlamaForCausalLMEagle3", "vllm==0.10.2", "PASS"),
+        ("Qwen3ForCausalLM", "vllm==0.22.0", "FAIL"),
+        ("Qwen3ForCausalLM", "vllm==0.24.0", "PASS"),
+        ("Eagle3DeepseekV2ForCausalLM", "vllm==0.11.2", "FAIL"),
+        ("Eagle3DeepseekV2ForCausalLM", "vllm==0.15.0", "PASS"),  # not looked into
+        ("LlamaEagle3DraftModel", "vllm==0.33.0", "FAIL"),
+        ("LlamaEagle3DraftModel", "vllm==0.34.0", "PASS"),
+    ],
+)
+def test_the_class_that_vllm_makes_of_the_name(tmp_path: Path, name: str, engine: str, verdict: str) -> None:
+    draft = draft_of(tmp_path / "d", {"architectures": [name]})
+    assert ask("cfg.architectures", draft, engine=engine)["verdict"] == verdict
