@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from checks.errors import BadConfig, CheckError, NotRunnable
-from checks.jsonfile import parse_config, read_bytes, whole
+from checks.jsonfile import doubled_keys, parse_config, read_bytes, whole
 from checks.weights import Weights, open_weights, pickled
 
 KEY = "eagle_aux_hidden_state_layer_ids"
@@ -67,6 +67,11 @@ class Draft:
     def config_sha256(self) -> str:
         """The SHA-256 of the file's bytes, in hex; empty without a file."""
         return hashlib.sha256(self._raw).hexdigest() if self.config_path is not None else ""
+
+    @property
+    def doubled_keys(self) -> tuple[str, ...]:
+        """Keys that stand twice in one object of the file. Raises BadConfig."""
+        return doubled_keys(self._raw) if self.config else ()
 
     @cached_property
     def weights(self) -> Weights | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,23 @@ def parse_config(raw: bytes, path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise BadConfig(f"{path}: holds a JSON {type(config).__name__}, not an object")
     return config
+
+
+def doubled_keys(raw: bytes) -> tuple[str, ...]:
+    """The keys that stand twice in one object of a JSON text, sorted; JSON lets them, and every reader takes the last.
+
+    `raw` is what `parse_config` has taken.
+    """
+    found: set[str] = set()
+
+    def take(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            found.update(name for name, times in Counter(names).items() if times > 1)
+        return dict(pairs)
+
+    json.loads(raw.decode("utf-8"), object_pairs_hook=take)
+    return tuple(sorted(found))
 
 
 def _integer(text: str) -> int:

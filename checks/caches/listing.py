@@ -106,15 +106,27 @@ def numbers(text: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts))
 
 
-def _walk(folder: Path, depth: int) -> Iterator[os.DirEntry[str]]:
+def _walk(folder: Path, depth: int, seen: frozenset[tuple[int, int]] = frozenset()) -> Iterator[os.DirEntry[str]]:
+    """The files below a folder; not those of a link that leads back to a folder above it."""
+    entries = _scan(folder)
+    above = seen | {_identity(folder)}
     deeper: list[Path] = []
-    for entry in _scan(folder):
+    for entry in entries:
         if _is(entry.is_file):
             yield entry
-        elif depth > 0 and _is(entry.is_dir):
-            deeper.append(Path(entry.path))
+        elif depth > 0 and _is(entry.is_dir) and _identity(inner := Path(entry.path)) not in above:
+            deeper.append(inner)
     for inner in deeper:
-        yield from _walk(inner, depth - 1)
+        yield from _walk(inner, depth - 1, above)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """Device and number of a folder, the same by whichever name. Raises NotRunnable where it is gone."""
+    try:
+        place = folder.stat()
+    except OSError as error:
+        raise NotRunnable(f"{folder}: cannot be listed: {error.strerror or error}") from None
+    return place.st_dev, place.st_ino
 
 
 def _is(kind: Callable[[], bool]) -> bool:

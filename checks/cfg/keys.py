@@ -45,15 +45,15 @@ _COMPARED = 1000
 
 @cfg_check("cfg.keys")
 def keys(case: Case) -> Finding | None:
-    """No key of the config is a slip of one that engines read.
+    """No key of the config is a slip of one that engines read, and none stands twice.
 
     Engines pass over keys they do not know, so `num_key_value_head` for `num_key_value_heads` changes the draft without
-    a word.
+    a word. Of a key that stands twice they take the last, and a reader may see the first.
 
-    WARN: an unknown key that looks like one engines read, which is itself absent. INFO: unknown keys; whatever they are
-    to say reaches no engine.
+    WARN: a key that stands twice in one object; an unknown key that looks like one engines read, which is itself
+    absent. INFO: unknown keys; whatever they are to say reaches no engine.
 
-    What to do: correct the slip.
+    What to do: correct the slip; leave one of the two.
     """
     own = case.draft.config
     unknown = sorted(key for key in own if key not in READ and key not in WRITTEN)
@@ -62,10 +62,13 @@ def keys(case: Case) -> Finding | None:
         near = difflib.get_close_matches(key.lower().replace("-", "_")[:80], _TELLING, 1, _NEAR)
         if near and near[0] not in own:
             slips[key] = near[0]
-    facts: dict[str, Any] = {"unknown": unknown[:20], "slips": slips}
-    if slips:
-        said = "; ".join(f"{key!r:.60} looks like {near}, which is absent" for key, near in slips.items())
-        return case.say(Verdict.WARN, f"{said}: engines pass over it", facts)
+    twice = case.draft.doubled_keys
+    facts: dict[str, Any] = {"unknown": unknown[:20], "slips": slips, "twice": list(twice[:20])}
+    said = [f"{key!r:.60} stands twice in one object: engines read the last" for key in twice[:5]]
+    said += [f"{key!r:.60} looks like {near}, which is absent: engines pass over it" for key, near in slips.items()]
+    if said:
+        more = f"; and {len(said) - 8} more" if said[8:] else ""
+        return case.say(Verdict.WARN, "; ".join(said[:8]) + more, facts)
     if unknown:
         shown = ", ".join(f"{key!r:.40}" for key in unknown[:5]) + (
             f" and {len(unknown) - 5} more" if unknown[5:] else ""

@@ -85,7 +85,8 @@ def _promised(draft: Draft) -> list[dict[str, Any]]:
 def _judge(path: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"file": path.name, "bytes": None, "state": "whole", "problem": ""}
     try:
-        row["bytes"] = size = path.stat().st_size
+        with open_regular(path):
+            row["bytes"] = size = path.stat().st_size
         if size == 0:
             return {**row, "state": "empty", "problem": f"{path}: empty, 0 bytes: it was never written"}
         if path.suffix == ".safetensors":

@@ -45,6 +45,10 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "the names of the weights do not fit the class that was built: see cfg.architectures and ckpt.names",
     ),
     (
+        r"KeyError: '(?:factor|type|rope_type|low_freq_factor|original_max_position_embeddings)'",
+        "the draft's rope scaling lacks a key: see cfg.rope_vs_target",
+    ),
+    (
         r"loaded_weight|param_data|size mismatch for|copying a param with shape|[Aa]ttempted to load weight",
         "a weight has another shape than the config says: see ckpt.shapes and cfg.head_dim",
     ),
@@ -74,8 +78,8 @@ def failure(evidence: Evidence) -> Iterable[Finding]:
     How it decides, over the end of the log since the last start. FAIL: a process of the server died, the log ends in a
     traceback, or the system killed it; the summary has the cause that is printed, the line it stands in, and the check
     that looks at it. WARN: a failure is printed, and no decode line comes after it. INFO: failures that the server
-    outlived, an earlier life that ended in one, an orderly end, or a server that has ended and whose log does not say
-    why. PASS: none. UNKNOWN: the log has no lines.
+    outlived, a traceback of something else with no batch after it, an earlier life that ended in a failure, an orderly
+    end, or a server that has ended and whose log does not say why. PASS: none. UNKNOWN: the log has no lines.
 
     What to do: mend what is named and start again; where the cause is the engine's own, look for its text among the
     engine's issues and compare the release.
@@ -104,6 +108,11 @@ def failure(evidence: Evidence) -> Iterable[Finding]:
         shown = ", ".join(f"{kind} {times} times" if times > 1 else kind for kind, times in kinds.items())
         words = f"{shown}, last in line {event.line}: {event.advice}"
         yield Finding(ID, Verdict.INFO if outlived else Verdict.WARN, words, facts)
+    elif stray := _exceptions(_since_it_served(life)):
+        text, line = stray[-1]
+        facts.update(cause=text, line=line)
+        words = f"a traceback of no known failure, last in line {line}, and no batch after it: {text}"
+        yield Finding(ID, Verdict.INFO, words, facts)
     elif earlier:
         words = f"an earlier life in this log ended in a failure ({earlier} in all), the last one shows none"
         yield Finding(ID, Verdict.INFO, words, facts)
@@ -117,6 +126,12 @@ def failure(evidence: Evidence) -> Iterable[Finding]:
 
 def _phase(life: Sequence[Event]) -> str | None:
     return next((event.phase for event in reversed(life) if isinstance(event, Phase)), None)
+
+
+def _since_it_served(life: Sequence[Event]) -> Sequence[Event]:
+    """The events after the last line of a batch."""
+    last = max((at for at, event in enumerate(life) if isinstance(event, (Decode, Prefill))), default=-1)
+    return life[last + 1 :]
 
 
 def _crashed(event: Event) -> bool:

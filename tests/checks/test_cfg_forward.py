@@ -101,6 +101,16 @@ def test_a_slip_in_a_key_engines_read_warns(tmp_path: Path) -> None:
     assert found["evidence"]["slips"] == {"num_key_value_head": "num_key_value_heads"}
 
 
+def test_a_key_that_stands_twice_warns(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path / "d")
+    path = draft / "config.json"
+    twice = '{"eagle_config": {"eagle_aux_hidden_state_layer_ids": [3, 7, 10]}, "rope_scaling": {"a": 1, "a": 2}, '
+    path.write_text(path.read_text().replace("{", twice, 1))
+    found = ask("cfg.keys", draft)
+    assert (found["verdict"], found["evidence"]["twice"]) == ("WARN", ["a", "eagle_config"])
+    assert "'eagle_config' stands twice in one object: engines read the last" in found["summary"]
+
+
 def test_a_slip_in_the_ids_key_is_said_once(tmp_path: Path) -> None:
     draft = draft_of(tmp_path / "d", {"eagle_config": "absent", f"{KEY}s": [2, 6, 9]})
     assert ask("cfg.keys", draft)["verdict"] == "INFO"

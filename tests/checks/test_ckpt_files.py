@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,15 @@ def test_four_kinds_of_damage_have_four_messages(tmp_path: Path) -> None:
 @pytest.mark.parametrize("raw", [b"<!DOCTYPE html><title>401</title>", b'\n{"error":"Repository not found"}'], ids=str)
 def test_a_page_that_was_downloaded_in_place_of_the_weights(tmp_path: Path, raw: bytes) -> None:
     assert "a web page or a message" in container(draft_of(tmp_path / "d"), raw * 3)["summary"]
+
+
+def test_a_pipe_in_place_of_the_weights_is_not_called_empty(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path / "d")
+    (draft / NAME).unlink(missing_ok=True)
+    os.mkfifo(draft / NAME)
+    found = ask("ckpt.container", draft)
+    assert found["verdict"] == "FAIL"
+    assert "not a regular file (a pipe" in found["summary"]
 
 
 def test_the_legal_oddities_are_no_fault(tmp_path: Path) -> None:

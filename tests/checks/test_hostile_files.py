@@ -137,6 +137,15 @@ def test_a_link_in_a_circle_hides_no_sample(tmp_path: Path) -> None:
     assert [file.name for file in list_files(tmp_path).files] == ["data_0.pt"]
 
 
+def test_a_link_to_a_folder_above_gives_no_sample_twice(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    for path in (tmp_path / "data_0.pt", tmp_path / "rows" / "data_1.pt"):
+        path.write_bytes(b"x")
+    os.symlink(".", tmp_path / "itself")
+    os.symlink("..", tmp_path / "rows" / "back")
+    assert [file.name for file in list_files(tmp_path).files] == ["data_0.pt", "data_1.pt"]
+
+
 @pytest.mark.parametrize("name", ["../x", "a\0b", "\ud800", "x" * 5000, "\x1b[31m", "..", "", None, 3, "é" * 200])
 def test_a_shard_whose_name_is_none_is_told_in_a_sentence(tmp_path: Path, name: object) -> None:
     folder = next(item for item in FORMATS if item.layout == "deepspec").build(tmp_path / "c", texts(2, rows=24))

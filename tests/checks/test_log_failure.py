@@ -46,6 +46,7 @@ def died(*cause: str) -> list[str]:
         (["    assert param_data.shape == loaded_weight.shape", "AssertionError"], "ckpt.shapes"),
         (["    assert loaded_weight.shape[output_dim] == (", "AssertionError"], "loaded_weight.shape[output_dim]"),
         (["RuntimeError: CUDA error: device-side assert triggered"], "ckpt.vocab_map"),
+        (["    factor = scaling['factor']", "KeyError: 'factor'"], "cfg.rope_vs_target"),
         (["ValueError: trtllm_mla backend can only be used with MLA models."], "flags.draft_backend"),
         (["TypeError: cat() received an invalid combination of arguments - got (NoneType, dim=int)"], "NoneType"),
         (
@@ -122,9 +123,12 @@ def test_a_request_that_is_refused_is_no_end(tmp_path: Path) -> None:
         '  File "a.py", line 1, in f',
         "ValueError: The input (9000 tokens) is longer than the model's context length (8192 tokens).",
     ]
-    assert one(tmp_path, "log.failure", [*START, *READY, *refused]).verdict is PASS
+    told = one(tmp_path, "log.failure", [*START, *READY, *refused])
+    assert told.verdict is INFO
+    assert "ValueError: The input (9000 tokens)" in told.summary
+    assert told.evidence["line"] == 8
     # Nor is one in the middle of a start, which goes on.
-    assert one(tmp_path, "log.failure", [*START, *refused[1:], *["more of the start"] * 4]).verdict is PASS
+    assert one(tmp_path, "log.failure", [*START, *refused[1:], *["more of the start"] * 4]).verdict is INFO
     assert one(tmp_path, "log.failure", [*START, *refused[1:]]).verdict is FAIL
 
 
