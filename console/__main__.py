@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from console.cli import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from console.cli import main
+
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)  # Exit.INTERRUPTED, which may not be loaded yet

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from console.commands import Ticker, agreed, note, opened, say, tell_step
 from console.errors import NotRun, UsageError
 from console.exits import Exit
+from console.hints import command
 
 if TYPE_CHECKING:
     from console.checking import CheckStep
@@ -28,14 +29,14 @@ def run(_: str, args: argparse.Namespace) -> Exit:
         raise UsageError("--how is about a server; --reference asks none")
     found = _here(args) if args.target else asyncio.run(_on_host(args))
     if found is not None:
-        _tell(found, args.json)
+        _tell(found, args)
     return Exit.OK
 
 
 def _here(args: argparse.Namespace) -> dict[str, Any] | None:
     """A reference capture on this machine, by this python."""
     from checks.__main__ import answer
-    from checks.errors import CheckError
+    from checks.errors import CheckError, NeedsLibrary
     from console import __version__
 
     if args.dry_run:
@@ -56,6 +57,8 @@ def _here(args: argparse.Namespace) -> dict[str, Any] | None:
     show = Ticker()
     try:
         return answer(request, show.event)
+    except NeedsLibrary as error:
+        raise NotRun(f"{error}; in a checkout of it that is `pip install '.[torch]'`: the extra torch") from None
     except CheckError as error:
         raise NotRun(str(error)) from None
     finally:
@@ -71,6 +74,7 @@ async def _on_host(args: argparse.Namespace) -> dict[str, Any] | None:
     from console import capturing
 
     async with opened(args) as session:
+        args.name = args.name or session.deployment.name
         if args.reference:
             if args.dry_run:
                 say(_reference_words(args, f"{session.deployment.model.target} on {session.host.name}"))
@@ -116,8 +120,8 @@ async def _taken(session: Session, steps: AsyncGenerator[CheckStep, None]) -> di
     return {"host": session.host.name, **found}
 
 
-def _tell(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
+def _tell(found: dict[str, Any], args: argparse.Namespace) -> None:
+    if args.json:
         print(json.dumps(found, indent=1))
         return
     where = found.get("host") or "local"
@@ -128,4 +132,13 @@ def _tell(found: dict[str, Any], as_json: bool) -> None:
             f"  {item['kind']}, by {made}: {item['positions']} tokens of {item['samples']} texts, {item['slots']} slots"
         )
         say(f"  shows {item['proves']}")
-    say(f"next: console check --capture {found['captures'][0]['path']}")
+    say(f"next: {_next(found, args)}")
+
+
+def _next(found: dict[str, Any], args: argparse.Namespace) -> str:
+    """The command that judges with these captures: for a deployment it reads them on its host."""
+    taken = [word for item in found["captures"] for word in ("--capture", item["path"])]
+    if not args.target:
+        return command(args, "check", None, *taken)
+    caches = [word for path in args.cache for word in ("--cache", path)]
+    return f"{command(args, 'check', None, '--target', args.target, *caches, *taken)} --draft DIR"

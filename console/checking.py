@@ -82,6 +82,7 @@ def request_for(
             {"path": at_host(item.path), "layout": item.layout, "states": list(item.states)}
             for item in deployment.caches
         ],
+        "captures": [at_host(item) for item in deployment.captures],
         "engines": [{"name": name.strip(), "version": version.strip()}],
         "engine_source": engine_source,
         "args": list(argv),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "check": "run the checks, on a deployment's host or on the paths given",
-    "tail": "follow the server's log as events",
+    "tail": "follow the server's log: its lines, or with --json what they say as events",
     "draft": "look at the draft's config.json, stage a change, write it",
     "status": "say whether the server is up, and how its command differs from the file",
     "start": "start the server and wait until it is ready",
@@ -40,10 +40,13 @@ WIRINGS = ("right", "late", "embedding")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Data goes to stdout, notes to stderr; returns the exit code."""
-    args = parse(list(sys.argv[1:] if argv is None else argv))
-    from console.commands import run
+    try:
+        args = parse(list(sys.argv[1:] if argv is None else argv))
+        from console.commands import run
 
-    return int(run(args))
+        return int(run(args))
+    except KeyboardInterrupt:
+        return int(Exit.INTERRUPTED)  # while modules are loaded: nothing was begun, so nothing is said
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -68,10 +71,46 @@ def _width() -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """One line on stderr for a wrong argument, with where to read more."""
+    """One line on stderr for a wrong argument, with what may be meant and where to read more."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=_Help, allow_abbrev=False, **options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; a command with no commands of its own takes its options anywhere, and refuses the rest."""
+        if self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(self._options_first(list(args)), namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._meant(unknown)}")
+        return found, unknown
+
+    def _options_first(self, words: list[str]) -> list[str]:
+        """The options before all other words: argparse gives up on optional words that options stand between."""
+        options: list[str] = []
+        others: list[str] = []
+        while words:
+            word = words.pop(0)
+            if word == "--":
+                return [*options, word, *others, *words]
+            if not word.startswith("-") or word == "-" or " " in word.partition("=")[0]:
+                others.append(word)
+                continue
+            options.append(word)
+            known = self._option_string_actions.get(word)
+            if known is not None and known.nargs is None and words:
+                options.append(words.pop(0))
+        return [*options, *others]
+
+    def _meant(self, unknown: list[str]) -> str:
+        from console.hints import meant
+
+        option = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+        near = meant(option, (item for item in self._option_string_actions if item.startswith("--"))) if option else ""
+        if near:
+            return f"; did you mean {near}?"
+        words = [word for word in unknown if word in COMMANDS]
+        return f"; did you mean console {words[0]} NAME?" if words else ""
 
     def error(self, message: str) -> NoReturn:
         from console.plain import one_line
@@ -141,7 +180,13 @@ def _check(add: Add, name: str) -> None:
     given.add_argument(
         "--cache", metavar="DIR", action="append", default=[], help="hidden states of training; may be repeated"
     )
-    given.add_argument("--capture", metavar="DIR", action="append", default=[], help="states captured before")
+    given.add_argument(
+        "--capture",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="states captured before; with a deployment a folder on its host, and its server is not asked",
+    )
     given.add_argument("--parent", metavar="DIR", default="", help="the checkpoint this draft was fine-tuned from")
     given.add_argument(
         "--engine", metavar="NAME==VERSION", action="append", default=[], help="judge for this engine; may be repeated"
@@ -344,7 +389,9 @@ def _demo(add: Add, name: str) -> None:
     command.add_argument(
         "--wiring", choices=WIRINGS, help="how the draft is wired at first (app: embedding; story: both wrong ones)"
     )
-    command.add_argument("--prompts", metavar="N", type=int, default=0, help="held-out prompts to measure with (all)")
+    command.add_argument(
+        "--prompts", metavar="N", type=_count, default=0, help="with --story: held-out prompts to measure with (all)"
+    )
     command.add_argument("--json", action="store_true", help="with --story: the table as JSON")
     command.add_argument("--read-only", action="store_true", help="refuse every change")
 

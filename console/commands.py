@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import os
+import stat
 import sys
 import time
 import traceback
@@ -16,15 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from console.deployment import Deployment, deployment_names, load_deployment
-from console.errors import ConsoleError, DraftError, NotRun, Refused, UsageError
+from console.errors import ConsoleError, DeploymentError, DraftError, NotRun, Refused, UsageError
 from console.exits import Exit
+from console.hints import NO_DEPLOYMENT, command, meant
 from console.masking import mask_text
-from console.paths import config_dir
+from console.paths import config_dir, ssh_config_file
 from console.plain import one_line, plain
 
 if TYPE_CHECKING:
     from console.checking import CheckStep
     from console.session import Session
+    from remote.errors import HostKeyUnknown
 
 T = TypeVar("T")
 
@@ -48,8 +51,10 @@ def run(args: argparse.Namespace) -> Exit:
     except (ConsoleError, OSError) as error:
         return _failed(error, Exit.NOT_RUN)
     except Exception as error:  # noqa: BLE001  (the edge: a host's error has its message, all else is a bug)
-        from remote.errors import RemoteError
+        from remote.errors import HostKeyUnknown, RemoteError
 
+        if isinstance(error, HostKeyUnknown):
+            return _failed(NotRun(_untrusted(error)), Exit.NOT_RUN)
         if not isinstance(error, RemoteError):
             note(traceback.format_exc())
             note("this is a bug of the console; please report the lines above")
@@ -104,12 +109,12 @@ def chosen(name: str | None, ssh_config: str | None = None) -> Deployment:
             raise UsageError(
                 f"which deployment? known: {', '.join(names)}"
                 if names
-                else f"there is no deployment yet: write {config_dir()}/NAME.toml with [host], [model] and [server], "
-                "or try `console demo`"
+                else f"there is no deployment yet: {NO_DEPLOYMENT}; or write {config_dir()}/NAME.toml with [host], "
+                "[model] and [server]"
             )
         name = names[0]
     deployment = load_deployment(name)
-    return replace(deployment, ssh_config=Path(ssh_config).expanduser()) if ssh_config else deployment
+    return replace(deployment, ssh_config=ssh_config_file(ssh_config)) if ssh_config else deployment
 
 
 @asynccontextmanager
@@ -117,7 +122,10 @@ async def opened(args: argparse.Namespace, name: str | None = None) -> AsyncIter
     """The session of the deployment a command was given; changes are refused where it said so."""
     from console.session import Session
 
-    deployment = chosen(name if name is not None else args.name, args.ssh_config)
+    deployment = replace(
+        chosen(name if name is not None else args.name, args.ssh_config),
+        captures=tuple(getattr(args, "capture", ())),
+    )
     session = await Session.open(
         deployment, trust=ask_about_key, read_only=args.read_only or getattr(args, "dry_run", False)
     )
@@ -128,11 +136,23 @@ async def opened(args: argparse.Namespace, name: str | None = None) -> AsyncIter
 
 
 async def ask_about_key(unknown: Any) -> bool:
-    """Whether a person trusts a host key that is not known yet."""
+    """Whether a person trusts a host key that is not known yet. Without a terminal nobody is asked, and nobody told."""
     import asyncio
 
+    if not sys.stdin.isatty():
+        return False
     note(str(unknown))
     return await asyncio.to_thread(confirmed, f"trust {unknown.fingerprint} and add it to {unknown.known_hosts}?")
+
+
+def _untrusted(unknown: HostKeyUnknown) -> str:
+    """What to say of a key that nobody trusted: at a terminal the rest was said when it was asked."""
+    import shlex
+
+    if sys.stdin.isatty():
+        return f"the key of {unknown.host} port {unknown.port} was not trusted, so nothing was done"
+    shown = f"ssh-keyscan -p {unknown.port} {shlex.quote(unknown.host)} | ssh-keygen -lf -"
+    return f"{unknown}: `{shown}` shows it. To trust it, run this command in a terminal, which asks (--yes does not)"
 
 
 def confirmed(question: str) -> bool:
@@ -161,14 +181,32 @@ def tell_step(name: str, detail: str) -> None:
 
 def open_app(args: argparse.Namespace) -> Exit:
     """`console [NAME]`."""
-    deployment = chosen(args.name, args.ssh_config)
+    try:
+        deployment = chosen(args.name, args.ssh_config)
+    except DeploymentError as error:
+        from console.cli import COMMANDS
+
+        near = meant(args.name or "", COMMANDS)
+        raise UsageError(f"{error}; did you mean the command {near}?") if near else error from None
+    _prove_terminal(f"{command(args, 'check')}")
     from console.app import run as run_app
 
     return Exit(run_app(deployment, read_only=args.read_only))
 
 
+def _prove_terminal(instead: str) -> None:
+    """Raise UsageError where the app has no terminal of its own to draw on; a driver that is named needs none."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if not os.environ.get("TEXTUAL_DRIVER") and not all(stream.isatty() for stream in streams):
+        raise UsageError(f"the app needs a terminal for its input and output; without one, try {instead}")
+
+
 def demo(args: argparse.Namespace) -> Exit:
     """`console demo`."""
+    if not args.story:
+        if args.prompts or args.json:
+            raise UsageError("--prompts and --json go with --story; see console demo --help")
+        _prove_terminal("console demo --story")
     from console import story
 
     if args.story:
@@ -183,13 +221,16 @@ _PATHS = ("draft", "target", "cache", "capture", "parent", "log")
 
 def check(args: argparse.Namespace) -> Exit:
     """`console check`."""
-    if args.explain:
-        return _explain(args.explain)
+    if args.explain is not None:
+        return _explain(args.explain.casefold())
     from console import report as reports
 
-    on_paths = any(getattr(args, name) for name in _PATHS)
+    paths = [name for name in _PATHS if getattr(args, name)]
+    on_paths = bool(paths) and (paths != ["capture"] or not args.name)
     if on_paths and args.name:
-        raise UsageError(f"give a deployment ({args.name}) or paths, not both")
+        raise UsageError(f"give a deployment ({args.name}) or paths, not both; only --capture goes with either")
+    if args.junit and args.junit != "-":
+        _prove_writable("--junit", args.junit)
     found = _check_paths(args) if on_paths else _awaited(_check_deployment(args))
     if args.json:
         print(reports.to_json(found))
@@ -200,14 +241,31 @@ def check(args: argparse.Namespace) -> Exit:
     else:
         print(reports.to_text(found, colour()))
     if args.junit and args.junit != "-":
-        Path(args.junit).write_text(reports.to_junit(found, args.fail_on) + "\n", "utf-8")
+        try:
+            Path(args.junit).write_text(reports.to_junit(found, args.fail_on) + "\n", "utf-8")
+        except OSError as error:
+            raise NotRun(f"--junit {args.junit}: {error.strerror}; the report above is whole") from None
     return reports.exit_code(found, args.fail_on, args.strict)
+
+
+def _prove_writable(flag: str, path: str) -> None:
+    """Raise UsageError, before any work, for a file that cannot be written in the end."""
+    file = Path(path)
+    if file.is_dir():
+        raise UsageError(f"{flag} {path}: a folder; name a file in it")
+    if not file.parent.is_dir():
+        raise UsageError(f"{flag} {path}: there is no folder {file.parent}; make it first, or name another file")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise UsageError(f"{flag} {path}: not ours to write; name a file elsewhere, or - for stdout")
 
 
 def _explain(name: str) -> Exit:
     from checks.catalog import all_checks, find
     from checks.errors import CheckError
 
+    families = list(dict.fromkeys(item.id.partition(".")[0] for item in all_checks()))
+    if not name.strip():
+        raise UsageError(f"--explain: name a check, or a family of them: {', '.join(families)}")
     family = [item for item in all_checks() if item.id.startswith(f"{name}.")]
     if family:
         for item in family:
@@ -216,8 +274,11 @@ def _explain(name: str) -> Exit:
         return Exit.OK
     try:
         page = find(name).page
-    except CheckError as error:
-        raise UsageError(str(error)) from None
+    except CheckError:
+        ids = [item.id for item in all_checks()]
+        near = next((id for id in ids if id.endswith(f".{name.rpartition('.')[2]}")), "") or meant(name, ids + families)
+        hint = f"did you mean {near}?" if near else f"--explain FAMILY lists some; families: {', '.join(families)}"
+        raise UsageError(f"no check {name!r}; {hint}") from None
     say(f"{name}\n\n{page}")
     return Exit.OK
 
@@ -334,7 +395,14 @@ def _tail_file(args: argparse.Namespace) -> Exit:
     engine = args.engine or (chosen(args.name).server.engine_name if args.name else "sglang")
     parser = LineParser(engine, physical=True)
     try:
-        source = sys.stdin.buffer if args.file == "-" else Path(args.file).expanduser().open("rb")
+        if args.file in ("-", "/dev/stdin"):
+            source = sys.stdin.buffer
+        else:
+            file = Path(args.file).expanduser()
+            mode = file.stat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+                raise NotRun(f"--file {args.file}: neither a file nor a pipe, so it is no finished log; - is stdin")
+            source = file.open("rb")
     except OSError as error:
         raise NotRun(f"--file {args.file}: {error.strerror}") from None
     except RuntimeError as error:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from console.errors import DeploymentError
+from console.hints import NO_DEPLOYMENT
 from console.paths import config_dir
 
 LAUNCHERS = ("setsid", "tmux", "systemd", "docker", "slurm")
@@ -81,7 +82,8 @@ class ServerSpec:
 class Deployment:
     """One deployment. `name` is the file's stem; `path` is None for one that was never a file.
 
-    `ssh_config` replaces ~/.ssh/config and `history` the user's database of runs; neither is in the file.
+    `ssh_config` replaces ~/.ssh/config, `history` the user's database of runs, and `captures` (folders on the host)
+    what the checks would ask of the running server; none of them is in the file.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Deployment:
     path: Path | None = None
     ssh_config: Path | None = None
     history: Path | None = None
+    captures: tuple[str, ...] = ()
 
 
 # The name of each section in the file, its type, and whether it is an array of tables.
@@ -117,7 +120,8 @@ def find_deployment(name: str) -> Path:
         return path
     known = deployment_names()
     near = get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}" if known else "there are none yet"
+    listed = f"known: {', '.join(known)}" if known else "there are none yet"
+    hint = f"did you mean {near[0]!r}?" if near else f"{listed}; {NO_DEPLOYMENT}"
     raise DeploymentError(f"no deployment {name!r} in {config_dir()}; {hint}")
 
 

@@ -16,6 +16,7 @@ from console.deployment import find_deployment
 from console.draft import DraftStage, unified
 from console.errors import ChangedMeanwhile, DeploymentError, DraftError, NotRun, Refused, UsageError
 from console.exits import Exit
+from console.hints import command
 from console.paths import cause_file, staged_file
 from console.plain import one_line
 
@@ -202,7 +203,7 @@ async def _write(args: argparse.Namespace) -> Exit:
         if draft.three_way is not None and args.merge:
             draft.take_merged()
         if not draft.dirty:
-            raise DraftError(f"nothing is staged for {draft.path}; `console draft set` stages a change")
+            raise DraftError(f"nothing is staged for {draft.path}; `{command(args, 'draft set')}` stages a change")
         _show_changes(draft)
         if args.dry_run:
             note(f"{draft.path} would be written; nothing was")
@@ -264,11 +265,11 @@ async def _restore(args: argparse.Namespace) -> Exit:
             name = args.name or session.deployment.name
             if not await _list_versions(draft):
                 raise DraftError(f"there is nothing to restore: the first version is kept when {draft.path} is read")
-            raise UsageError(f"which version? console draft restore {name} VERSION stages one of them")
+            raise UsageError(f"which version? {command(args, 'draft restore', name)} VERSION stages one of them")
         version = await draft.restore(args.version)
         _keep(session)
         _show_changes(draft)
-        note(f"version {version.id} is staged; `console draft write` writes it")
+        note(f"version {version.id} is staged; `{command(args, 'draft write')}` writes it")
     return Exit.OK
 
 

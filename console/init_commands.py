@@ -12,7 +12,8 @@ from console.commands import agreed, ask_about_key, note, say
 from console.deployment import HostSpec
 from console.errors import Refused
 from console.exits import Exit
-from console.paths import config_dir
+from console.hints import command
+from console.paths import config_dir, ssh_config_file
 
 
 def run(_: str, args: argparse.Namespace) -> Exit:
@@ -26,7 +27,7 @@ async def _init(args: argparse.Namespace) -> Exit:
     name = args.name or init.file_name(args.host)
     file = config_dir() / f"{name}.toml"
     ssh = "" if args.host == "local" else args.host
-    config = [str(Path(args.ssh_config).expanduser())] if args.ssh_config else None
+    config = [str(ssh_config_file(args.ssh_config))] if args.ssh_config else None
     host = await open_host(ssh or None, config_paths=config, trust=ask_about_key)
     try:
         found = await init.look(host, HostSpec(ssh=ssh), name, args.port)
@@ -47,7 +48,7 @@ async def _init(args: argparse.Namespace) -> Exit:
     note(text)
     await agreed(args, f"write {file}?")
     _write(file, text, args.force)
-    say(f"{file} written; next: console check {name}")
+    say(f"{file} written; next: {command(args, 'check', name)}")
     return Exit.OK
 
 

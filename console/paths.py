@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from console.errors import UsageError
+
 APP = "eagle-console"
 
 
@@ -12,6 +14,19 @@ def config_dir() -> Path:
     from platformdirs import user_config_path
 
     return Path(user_config_path(APP, appauthor=False))
+
+
+def ssh_config_file(given: str) -> Path:
+    """The file given as -F. Raises UsageError where there is none: ssh itself would go on without it."""
+    try:
+        file = Path(given).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"-F {given}: no usable path: {error}") from None
+    if file.is_dir():
+        raise UsageError(f"-F {given}: a folder, and no file of ssh configuration")
+    if not file.exists():
+        raise UsageError(f"-F {given}: no such file; name one as for ssh, or leave -F out for ~/.ssh/config")
+    return file
 
 
 def history_file() -> Path:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from console.commands import moment, say
+from console.commands import moment, note, say
 from console.errors import Refused, UsageError
 from console.exits import Exit
 from console.paths import history_file
@@ -38,6 +38,9 @@ async def _history() -> AsyncIterator[RunHistory]:
 async def _list(args: argparse.Namespace) -> Exit:
     async with _history() as history:
         found = await history.list(args.name or "")
+    if not found:
+        of = f" of {one_line(args.name)}" if args.name else ""
+        note(f"no run{of} is recorded here; console start, restart and the app record them")
     if args.json:
         print(json.dumps([_as_json(item) for item in found], indent=1))
         return Exit.OK

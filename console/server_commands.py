@@ -12,6 +12,7 @@ from console.commands import agreed, moment, note, opened, say, tell_step
 from console.deployment import load_deployment
 from console.errors import ConsoleError, Refused
 from console.exits import Exit
+from console.hints import command
 from console.masking import mask_argv
 from console.paths import cause_file, history_file
 from console.plain import one_line
@@ -101,7 +102,7 @@ async def _change_server(args: argparse.Namespace) -> Exit:
         try:
             await _changed(args, session)
         except asyncio.CancelledError:
-            await _tell_aftermath(session, args.command, seen.pid)
+            await _tell_aftermath(session, args, seen.pid)
             raise
     return Exit.OK
 
@@ -120,18 +121,17 @@ async def _changed(args: argparse.Namespace, session: Session) -> None:
     say(f"{session.deployment.name} is ready: run {begun.id}, process {begun.pid}")
 
 
-async def _tell_aftermath(session: Session, command: str, before: int | None) -> None:
+async def _tell_aftermath(session: Session, args: argparse.Namespace, before: int | None) -> None:
     """After Ctrl-C: what the server is now, and what to do next; a second Ctrl-C ends this too."""
     from remote.errors import RemoteError
 
-    name = session.deployment.name
-    note(f"interrupted during {command}; looking at what became of the server (Ctrl-C again ends this at once)")
+    note(f"interrupted during {args.command}; looking at what became of the server (Ctrl-C again ends this at once)")
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            note(await session.aftermath(command, before))
+            note(await session.aftermath(args.command, before))
     except (ConsoleError, RemoteError, TimeoutError) as error:
         why = one_line(str(error)) or "it took too long"
-        note(f"what became of the server is not known: {why}; look with: console status {name}")
+        note(f"what became of the server is not known: {why}; look with: {command(args, 'status')}")
 
 
 async def _cause(session: Session) -> Mapping[str, Any] | None:

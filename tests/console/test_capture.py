@@ -333,5 +333,7 @@ def test_a_python_without_transformers_says_which_to_name(
     home = embedded.folder.home
     words = ["--reference", "--target", f"{home}/target", "--cache", f"{home}/hidden_states"]
     assert main(["capture", *words, "--out", str(tmp_path / "r")]) == Exit.NOT_RUN
-    assert "[host] in the deployment" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "[host] in the deployment" in said
+    assert "pip install '.[torch]'" in said
     assert not (tmp_path / "r").exists()

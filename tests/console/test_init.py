@@ -63,6 +63,7 @@ def test_a_running_server_becomes_a_deployment_that_says_the_same(
         assert main([*words, "--yes"]) == Exit.OK
         shown = capsys.readouterr()
         assert "left out, as secrets: --api-key" in shown.err
+        assert shown.out.endswith(f"next: console check {ALIAS} -F {folder.deployment.ssh_config}\n")
         assert "s3cret" not in shown.out + shown.err + file.read_text("utf-8")
         written = load_deployment(ALIAS)
         server = written.server
