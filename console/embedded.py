@@ -34,8 +34,11 @@ class Embedded:
     traffic: subprocess.Popen[bytes] | None = None
 
     def begin_traffic(self) -> None:
-        """Send prompts to the engine, over and over, at a modest pace; it waits while the engine is down."""
-        if self.traffic is None:
+        """Send prompts to the engine, over and over, at a modest pace; it waits while the engine is down.
+
+        It ends when something else has come to the engine's port and refuses it; then it is begun anew.
+        """
+        if self.traffic is None or self.traffic.poll() is not None:
             self.traffic = _python(
                 ["-m", "console.demo.traffic", "--url", self.folder.deployment.server.url],
                 self.folder.root,

@@ -24,6 +24,7 @@ from console.exits import Exit
 from console.paths import history_file
 from console.session import Session
 from console.startup import healthy
+from tests.remote.waiting import until
 
 KEY = "hush-hush-9b1d"
 ENGINE = b"console.demo.engine"
@@ -168,9 +169,19 @@ def test_everything_works_on_a_server_with_a_key_and_no_output_process_or_run_sh
         assert "demo" in kept and KEY not in kept
 
 
-def test_the_demo_s_traffic_gets_the_key_by_a_variable(locked: Embedded) -> None:
+async def test_the_demo_s_traffic_gets_the_key_by_a_variable(locked: Embedded) -> None:
     locked.begin_traffic()
-    assert locked.traffic is not None
-    folder = Path("/proc") / str(locked.traffic.pid)
+    traffic = locked.traffic
+    assert traffic is not None
+    folder = Path("/proc") / str(traffic.pid)
+
+    def named() -> bytes:
+        assert traffic.poll() is None
+        try:
+            return (folder / "cmdline").read_bytes()
+        except ProcessLookupError:
+            return b""  # it is between being forked and running its program
+
+    await until(lambda: b"console.demo.traffic" in named())
     assert f"{KEY_VARIABLE}={KEY}".encode() in (folder / "environ").read_bytes().split(b"\0")
-    assert KEY.encode() not in (folder / "cmdline").read_bytes()
+    assert KEY.encode() not in named()
