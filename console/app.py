@@ -17,13 +17,13 @@ from console.deployment import Deployment
 from console.errors import ConsoleError
 from console.glyphs import ASCII, glyphs
 from console.screens.checks import ChecksScreen
-from console.screens.crashing import CrashingApp
 from console.screens.dialogs import Question, Reading
 from console.screens.draft import DraftScreen
 from console.screens.launch import LaunchScreen
 from console.screens.live import LiveScreen
 from console.screens.palette import KeyCommands
 from console.screens.runs import RunsScreen
+from console.screens.saying import READ_ONLY, SayingApp
 from console.screens.words import command_log, failure, help_text, restart_question, stop_question, trust_question
 from console.session import Session
 from console.state import Cockpit
@@ -34,7 +34,7 @@ from remote.errors import HostKeyUnknown
 REDRAW_PERIOD = 0.1  # seconds; what the screens show changes at most ten times a second
 
 
-class ConsoleApp(CrashingApp):
+class ConsoleApp(SayingApp):
     """The cockpit of one deployment."""
 
     CSS_PATH = "screens/app.tcss"
@@ -48,7 +48,7 @@ class ConsoleApp(CrashingApp):
         "runs": RunsScreen,
     }
     DEFAULT_MODE = "live"
-    COMMANDS = CrashingApp.COMMANDS | {KeyCommands}
+    COMMANDS = SayingApp.COMMANDS | {KeyCommands}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
 
     def __init__(self, deployment: Deployment, *, read_only: bool = False) -> None:
@@ -151,13 +151,17 @@ class ConsoleApp(CrashingApp):
 
     # -- keys that work everywhere ------------------------------------------------------------------------------
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What cannot be done here and now is grey."""
-        if action == "restart":
-            return True if self.session and not self.read_only and not self.cockpit.timeline.busy else None
+    def why_not(self, action: str) -> str:
+        """Why an action of the app is not possible now; "" where it is."""
+        if action not in ("restart", "stop"):
+            return ""
+        if self.read_only:
+            return READ_ONLY
+        if self.session is None or not self.session.last_status.known:
+            return "not yet known whether a server runs: the host is still being asked"
         if action == "stop":
-            return True if self.session and not self.read_only and self.session.last_status.up else None
-        return True
+            return "" if self.session.last_status.up else "no server runs"
+        return "a restart is under way (4 shows it)" if self.cockpit.timeline.busy else ""
 
     def action_go(self, mode: str) -> None:
         """Show a screen."""

@@ -143,7 +143,9 @@ async def run_checks(session: Session, cockpit: Cockpit, only: tuple[str, ...], 
 async def first_look(session: Session, cockpit: Cockpit, publish: Publish) -> None:
     """Learn the wiring by itself once the server is up, so that the strip is red before anybody asks.
 
-    Only what is quick; a server that cannot be asked leaves the strip unknown, and the panel says why.
+    Only what is quick and costs the server at most two requests: a server that gives hidden states is asked for those
+    of two cached texts, and nothing is restarted, flushed or staged for it. A server that cannot be asked leaves the
+    strip unknown, and the panel says why.
     """
     while not session.last_status.healthy:
         await asyncio.sleep(STATUS_PERIOD / 3)
@@ -151,12 +153,16 @@ async def first_look(session: Session, cockpit: Cockpit, publish: Publish) -> No
 
 
 async def _look(session: Session, cockpit: Cockpit, publish: Publish) -> None:
+    cockpit.looking = True
+    publish(Topic.CHECKS)
     try:
         async for _ in session.check(only=FIRST_LOOK, samples=2):
             pass
     except OPERATIONAL as error:
         cockpit.error = str(error)
-    publish(Topic.CHECKS)
+    finally:
+        cockpit.looking = False
+        publish(Topic.CHECKS)
 
 
 async def read_flags(session: Session, cockpit: Cockpit, publish: Publish) -> None:

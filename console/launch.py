@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 DEFAULT_LOG = "~/.local/state/eagle-console/logs/{name}.log"
 """Where the server's output goes when the deployment does not say."""
+
+_STEERS = re.compile(
+    r"(?:CUDA|NCCL|NVIDIA|SGLANG|SGL|VLLM|HF|TRANSFORMERS|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|FLASHINFER|DG|"
+    r"OMP|OPENBLAS|MKL|GLOO|UCX)_\w+|PYTHON\w+|LD_LIBRARY_PATH|LD_PRELOAD"
+)
+"""Variables that change how a server runs: devices, threads, kernels, where it finds code and weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,8 @@ class LaunchPlan:
     log: str
     port: int
     changes: tuple[Difference, ...] = ()
+    env_changes: tuple[Difference, ...] = ()
+    """The same of the variables that change how a server runs, and of those that the deployment sets."""
 
     @property
     def shown(self) -> str:
@@ -49,9 +58,9 @@ class LaunchPlan:
 class ServerStatus:
     """The server as seen on the host now.
 
-    `phase` is one of stopped, starting, loading, capturing, warming, ready, serving, draining, crashed, foreign (a
-    process that is not ours owns the port). `argv` is the running process's own; it always wins over the file, and
-    `differences` says where they disagree. `since` is when it started, in epoch seconds.
+    `phase` is "" before the first look, then one of stopped, starting, loading, capturing, warming, ready, serving,
+    draining, crashed, foreign (a process that is not ours owns the port). `argv` is the running process's own; it
+    always wins over the file, and `differences` says where they disagree. `since` is when it started, in epoch seconds.
     """
 
     phase: str = "stopped"
@@ -68,7 +77,12 @@ class ServerStatus:
     @property
     def up(self) -> bool:
         """Whether a process of this deployment runs at all."""
-        return self.phase not in ("stopped", "crashed")
+        return self.phase not in ("", "stopped", "crashed")
+
+    @property
+    def known(self) -> bool:
+        """Whether the host was looked at yet: before that nothing may be said of the server."""
+        return self.phase != ""
 
 
 def engine_part(name: str, part: str) -> Any:
@@ -128,6 +142,24 @@ def argv_differences(deployment: Deployment, running: Sequence[str], planned: Se
     found = launch.differences(launch.parse_argv(list(running)), launch.parse_argv(list(planned)))
     return tuple(
         Difference(item.flag, _shown(item.flag, item.planned), _shown(item.flag, item.running)) for item in found
+    )
+
+
+def env_differences(
+    running: Mapping[str, str], account: Mapping[str, str], planned: Mapping[str, str]
+) -> tuple[Difference, ...]:
+    """The variables on which the running process and one started now disagree; secret values are masked.
+
+    `running` is the process's environment, `account` what the host gives to what is started there, `planned` what the
+    deployment adds. Only variables that change how a server runs, and those of the deployment, are looked at.
+    """
+    after = {**account, **planned}
+    names = sorted(name for name in {*running, *after} if name in planned or _STEERS.fullmatch(name))
+    shown_now, shown_then = mask_env(running), mask_env(after)
+    return tuple(
+        Difference(name, shown_then.get(name), shown_now.get(name))
+        for name in names
+        if running.get(name) != after.get(name)
     )
 
 

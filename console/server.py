@@ -6,11 +6,20 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from console.apikey import api_key, config_text
 from console.errors import ConsoleError, DeploymentError, NotRun, Refused, StartFailed
-from console.launch import LaunchPlan, ServerStatus, argv_differences, ceiling_of, flags_of, plan_launch
+from console.launch import (
+    LaunchPlan,
+    ServerStatus,
+    argv_differences,
+    ceiling_of,
+    env_differences,
+    flags_of,
+    plan_launch,
+)
 from console.masking import MASK, mask_text
 from console.measure import run_values
 from console.runs import FAILED, READY, STOPPED, Run, RunHistory
@@ -43,7 +52,7 @@ class Server:
 
     def __init__(self, deployment: Deployment, host: Host, runs: RunHistory, serving: Serving, home: str) -> None:
         self.deployment, self.host, self._runs, self._serving, self._home = deployment, host, runs, serving, home
-        self.last = ServerStatus(url=deployment.server.url)
+        self.last = ServerStatus(phase="", url=deployment.server.url)
         self.record: ServerRecord | None = None
         self.process: ProcessInfo | None = None
         self.log_moved = asyncio.Event()
@@ -54,6 +63,8 @@ class Server:
         self._light_health = ""
         self.key = ""
         """The API key of the server that runs, or is being started; "" where none is known."""
+        self._account: Mapping[str, str] | None = None
+        """The environment that the host gives to what is started there; None until a difference made us ask."""
         self._config: tuple[int, str] = (0, "")
         """The process and the text of its file of flags, which is read once in its life."""
         self._locked = 0
@@ -84,7 +95,10 @@ class Server:
         record = seen.record
         argv = record.cmdline or record.argv
         ours = record.file != "" or self._belongs(argv)
-        await self._learn_key(record.pid, argv, record.cwd, seen.process.env if seen.process is not None else {})
+        environment = seen.process.env if seen.process is not None else {}
+        await self._learn_key(record.pid, argv, record.cwd, environment)
+        if ours and environment and self._account is None:
+            await self._learn_account(environment)
         up = ours and await self._answers(record.pid)
         self._serving.ceiling = ceiling_of(flags_of(self.deployment, argv)) or self._serving.ceiling
         self.last = ServerStatus(
@@ -103,7 +117,19 @@ class Server:
 
     def plan(self, overrides: Mapping[str, Any] | None = None) -> LaunchPlan:
         """The exact command that would run, and its difference from the process seen last. Raises DeploymentError."""
-        return plan_launch(self.deployment, overrides, self.argv, self.at_host, self.default_python)
+        plan = plan_launch(self.deployment, overrides, self.argv, self.at_host, self.default_python)
+        if not self.argv or self.process is None or not self.process.env:
+            return plan
+        return replace(plan, env_changes=env_differences(self.process.env, self._account or {}, plan.env))
+
+    async def _learn_account(self, running: Mapping[str, str]) -> None:
+        """Ask what the account brings along, where the deployment alone does not explain the server's environment."""
+        if env_differences(running, {}, self.deployment.server.env):
+            told = await self.host.run(["env", "-0"], check=False)
+            lines = told.stdout.decode("utf-8", "replace").split("\0")
+            # Where it is not told, nothing is claimed to differ.
+            own = dict(line.split("=", 1) for line in lines if "=" in line) if not told.returncode else dict(running)
+            self._account = own
 
     @property
     def argv(self) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ class Session:
 
     @property
     def last_status(self) -> ServerStatus:
-        """What `status` saw last; a stopped server before the first call."""
+        """What `status` saw last; of phase "" before the first call."""
         return self.server.last
 
     async def status(self) -> ServerStatus:

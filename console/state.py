@@ -191,4 +191,6 @@ class Cockpit:
     gpus: list[Gpu] | None = None
     """The host's GPUs; None until it was asked."""
     connected: bool = False
+    looking: bool = False
+    """Whether the wiring is being learnt unasked."""
     error: str = ""

@@ -12,6 +12,7 @@ from textual.widget import Widget
 from textual.worker import Worker, WorkType
 
 from console.plain import one_line
+from console.screens.saying import Saying
 from console.topics import Topic
 from console.widgets.keyline import KeyLine
 from console.widgets.topline import TopLine, TopLineValue
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from console.state import Cockpit
 
 
-class ConsoleScreen(Screen[None]):
+class ConsoleScreen(Saying, Screen[None]):
     """A screen of the cockpit. Subclasses give `body` and say in `redraw` what a changed topic means to them."""
 
     AUTO_FOCUS = "*"
@@ -103,7 +104,8 @@ def topline_value(app: ConsoleApp) -> TopLineValue:
     """The values of the top line now."""
     session, where = app.session, app.deployment.host.ssh or "local"
     if session is None:
-        return TopLineValue(app.deployment.name, where, read_only=app.read_only)
+        phase = "" if app.cockpit.error else "connecting"
+        return TopLineValue(app.deployment.name, where, phase=phase, read_only=app.read_only)
     status, serving, link = session.last_status, session.serving, session.host.state
     return TopLineValue(
         deployment=app.deployment.name,
@@ -111,7 +113,7 @@ def topline_value(app: ConsoleApp) -> TopLineValue:
         linked=link.connected,
         silence=link.silent_seconds,
         engine=one_line(status.engine),
-        phase=status.phase,
+        phase=status.phase or "looking",
         since=status.since,
         accept_len=serving.accept_len,
         ceiling=serving.ceiling,

@@ -18,6 +18,7 @@ from console.feeds import OPERATIONAL
 from console.glyphs import glyphs
 from console.plain import one_line, plain
 from console.screens.base import ConsoleScreen
+from console.screens.saying import READ_ONLY
 from console.topics import Topic
 from console.widgets.flagtable import clip
 from console.widgets.heatmap import HeatMap
@@ -61,6 +62,7 @@ class ChecksScreen(ConsoleScreen):
     """Runs the checks on the host and says, with numbers, what is wrong and what to do.
 
     c runs all of them, full stop the one under the cursor, x cancels. f stages the fix and goes where it is written.
+    A server that gives hidden states is sent a few cached texts for them; nothing is restarted or flushed.
     """
 
     CSS_PATH = "checks.tcss"
@@ -177,7 +179,7 @@ class ChecksScreen(ConsoleScreen):
         if item is self._detailed[0] and stale == self._detailed[1]:
             return
         self._detailed = (item, stale)
-        fixable = self.check_action("fix", ()) is True
+        fixable = not self.why_not("fix")
         self.query_one("#detail").border_subtitle = "f stages the fix" if fixable else ""
         heat = self.query_one(HeatMap)
         heat.evidence = (item or {}).get("evidence") if item and _is_matrix(item) else None
@@ -200,16 +202,25 @@ class ChecksScreen(ConsoleScreen):
 
     # -- keys ---------------------------------------------------------------------------------------------------
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Grey what cannot be done now."""
-        board = self.cockpit.board
-        possible = {
-            "run_all": self.session is not None and not board.busy,
-            "run_one": self.session is not None and not board.busy and self.current is not None,
-            "fix": bool(self.current and self.current.get("fix")) and not self.console_app.read_only,
-            "cancel": board.busy,
-        }
-        return True if possible.get(action, True) else None
+    def why_not(self, action: str) -> str:
+        """One run at a time; a fix belongs to a finding."""
+        board, item = self.cockpit.board, self.current
+        if action == "cancel":
+            return "" if board.busy else "no checks run"
+        if action in ("run_all", "run_one"):
+            if self.session is None:
+                return "not connected yet"
+            if board.busy:
+                return "checks run already: x cancels them"
+            return "no finding is under the cursor" if action == "run_one" and item is None else ""
+        if action == "fix":
+            if self.console_app.read_only:
+                return READ_ONLY
+            if item is not None and item.get("fix"):
+                return ""
+            which = f"{one_line(item['check'])} has no fix" if item else "no finding is under the cursor"
+            return f"checks still run; f when they are done ({which})" if board.busy else which
+        return ""
 
     def action_run_all(self) -> None:
         """Run every check on the host."""

@@ -20,6 +20,7 @@ from console.feeds import OPERATIONAL
 from console.plain import one_line
 from console.screens.base import ConsoleScreen
 from console.screens.dialogs import Line, Question
+from console.screens.saying import READ_ONLY
 from console.screens.words import failure, versions_content
 from console.topics import Topic
 from console.widgets.diff import DiffView, diff_content
@@ -162,18 +163,16 @@ class DraftScreen(ConsoleScreen):
 
     # -- keys ---------------------------------------------------------------------------------------------------
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Grey what cannot be done now."""
+    def why_not(self, action: str) -> str:
+        """What needs a config that was read, the right to change it, or something staged."""
+        if action not in ("edit", "restore", "write", "undo", "discard"):
+            return ""
         draft = self.session.draft if self.session else None
-        changeable = draft is not None and draft.loaded and not self.console_app.read_only
-        possible = {
-            "edit": changeable,
-            "write": changeable and bool(draft and draft.dirty),
-            "undo": changeable and bool(draft and draft.dirty),
-            "discard": changeable and bool(draft and draft.dirty),
-            "restore": changeable,
-        }
-        return True if possible.get(action, True) else None
+        if self.console_app.read_only:
+            return READ_ONLY
+        if draft is None or not draft.loaded:
+            return "the draft's config.json is not read yet"
+        return "" if draft.dirty or action in ("edit", "restore") else "nothing is staged"
 
     def action_edit(self) -> None:
         """Enter the editor."""

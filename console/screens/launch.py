@@ -20,6 +20,7 @@ from console.plain import one_line, plain
 from console.screens.base import ConsoleScreen
 from console.screens.dialogs import Line
 from console.screens.flagwords import STYLES, about_content, findings_of, flag_findings
+from console.screens.saying import READ_ONLY
 from console.screens.words import difference_rows
 from console.topics import Topic
 from console.widgets.flagtable import FlagTable
@@ -129,11 +130,11 @@ class LaunchScreen(ConsoleScreen):
 
     def _draw_command(self, plan: LaunchPlan) -> None:
         body = [Content(plain(plan.shown))]
-        if plan.changes:
+        if changes := (*plan.changes, *plan.env_changes):
             body += [
                 Content(""),
                 Content.styled("against the process that runs now", "$foreground-muted"),
-                *difference_rows(plan.changes),
+                *difference_rows(changes),
             ]
         self.query_one("#command-text", Static).update(Content("\n").join(body))
 
@@ -170,12 +171,17 @@ class LaunchScreen(ConsoleScreen):
 
     # -- keys ---------------------------------------------------------------------------------------------------
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Grey what cannot be done now."""
-        free = self.session is not None and not self.console_app.read_only and not self.cockpit.timeline.busy
-        filtered = bool(self._words) or self._only_set
-        possible = {"edit": free, "undo": bool(self.cockpit.overrides), "last_good": free, "show_all": filtered}
-        return True if possible.get(action, True) else None
+    def why_not(self, action: str) -> str:
+        """What stages or restarts needs a host, the right to change, and no restart under way."""
+        if action in ("edit", "last_good"):
+            if self.console_app.read_only:
+                return READ_ONLY
+            if self.session is None:
+                return "not connected yet"
+            return "a restart is under way" if self.cockpit.timeline.busy else ""
+        if action == "undo":
+            return "" if self.cockpit.overrides else "no flag is staged"
+        return "every flag is shown" if action == "show_all" and not (self._words or self._only_set) else ""
 
     @work(exclusive=True, group="flag")
     async def action_edit(self) -> None:
@@ -241,6 +247,9 @@ class LaunchScreen(ConsoleScreen):
 
     def action_last_good(self) -> None:
         """Go back to the last configuration that served well."""
+        if why := self.console_app.why_not("restart"):
+            self.notify(why, severity="warning", markup=False)
+            return
         self.console_app.action_restart(True)
 
 

@@ -31,12 +31,14 @@ _WIRED = {OK: "$success", BAD: "$error", UNKNOWN: "$accent"}  # how the accept l
 
 _DOWN = "no server runs: R starts it"
 _AWAY, _CONNECTING = "not connected: C tries again", "connecting"
+_LOOKING, _READING, _CHECKING = "looking at the server", "reading config and source…", "the checks run"
 
 
 class LiveScreen(ConsoleScreen):
     """The screen to leave open: headline values above, wiring in the middle, log below.
 
-    Scrolling up in the log detaches it from the tail; F follows again. Enter opens the fields of a line.
+    Scrolling up in the log detaches it from the tail; F follows again. Enter opens the fields of a line. The wiring is
+    learnt unasked once the server answers; where it gives hidden states, it is sent two cached texts for that.
     """
 
     CSS_PATH = "live.tcss"
@@ -74,22 +76,36 @@ class LiveScreen(ConsoleScreen):
         """Values on SERVING, wiring on CHECKS and DRAFT."""
         if self.session is None:
             self.query_one(LogView).border_subtitle = _AWAY if self.cockpit.error else _CONNECTING
+            self.query_one(WiringStrip).note = _AWAY if self.cockpit.error else _CONNECTING
             return
         if topic is Topic.SERVING or topic is Topic.STATUS:
             self._draw_values()
         if topic in (Topic.CHECKS, Topic.DRAFT, Topic.STATUS):
-            self.query_one(WiringStrip).wiring = wiring = self.session.wiring()
+            strip = self.query_one(WiringStrip)
+            strip.wiring = wiring = self.session.wiring()
+            strip.note = self._going_on()
             panel = self.query_one("#wiring")
             panel.set_class(wiring.state == BAD, "bad")
             panel.set_class(wiring.state == OK, "good")
             panel.border_title = Content(wiring_title(wiring))
             panel.border_subtitle = Content(one_line(mask_text(self.cockpit.error))[:100])
-            self.query_one(LogView).border_subtitle = "" if self.session.last_status.up else _DOWN
+            status = self.session.last_status
+            self.query_one(LogView).border_subtitle = "" if status.up else _DOWN if status.known else _LOOKING
+
+    def _going_on(self) -> str:
+        """What is under way that may tell the wiring; "" when nothing is."""
+        assert self.session is not None
+        if self.cockpit.board.busy:
+            return _CHECKING
+        if self.cockpit.looking:
+            return _READING
+        return "" if self.session.last_status.known or self.cockpit.error else _LOOKING
 
     def _draw_values(self) -> None:
         assert self.session is not None
         serving, status = self.session.serving, self.session.last_status
-        age = serving.age_words if status.up or serving.accept_len is None else status.phase
+        gone = status.known and not status.up and serving.accept_len is not None
+        age = status.phase if gone else serving.age_words
         self.query_one("#accept").border_subtitle = Content(one_line(self._measuring or serving.by_position_from))
         self.query_one("#accept-trend", Trend).value = TrendValue(
             headline="–" if serving.accept_len is None else f"{serving.accept_len:.2f}",
@@ -194,15 +210,19 @@ class LiveScreen(ConsoleScreen):
         self.console_app.connect()
         self.console_app.publish(Topic.STATUS)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def why_not(self, action: str) -> str:
         """Only a server that answers can be measured, and only SGLang says it of a request; a lost host found again."""
+        session = self.session
         if action == "connect":
-            return True if self.session is None and self.cockpit.error else None
+            if session is None and self.cockpit.error:
+                return ""
+            return "connected already" if session else "connecting already"
         if action == "measure":
-            session = self.session
-            able = session is not None and session.deployment.server.engine_name == "sglang"
-            return True if able and session is not None and session.last_status.healthy else None
-        return True
+            if session is None or not session.last_status.healthy:
+                return "no server answers, so nothing can be measured"
+            engine = session.deployment.server.engine_name
+            return "" if engine == "sglang" else f"{engine} does not say by request what each position accepted"
+        return ""
 
     def action_next_error(self) -> None:
         """The last error above."""

@@ -54,8 +54,7 @@ class KeyCommands(Provider):
         async def run() -> None:
             if mode:
                 await app.switch_mode(mode)
-            if not await app.run_action(action, app.screen if mode else app):
-                app.notify("not possible now", severity="warning")
+            await app.run_action(action, app.screen if mode else app)
 
         return run
 

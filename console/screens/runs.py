@@ -40,11 +40,16 @@ _COLUMNS = (
     Column("config", last_resort=True),
     Column("why"),
 )
-_SPACE = "Space marks two runs, = compares them"
+_SPACE = "two runs are set side by side here: there are not two yet"
+_UNCHECKED = "not checked"
 
 
 class RunsScreen(ConsoleScreen):
-    """The history of this deployment. Space marks a run, = compares the two marked last."""
+    """The history of this deployment, and two runs of it side by side: the newest two until two are marked.
+
+    Space marks a run, = compares the two marked last. A run's verdict is that of the last complete run of the checks on
+    it (3, then c).
+    """
 
     CSS_PATH = "runs.tcss"
     BINDINGS = keys.RUNS
@@ -54,6 +59,7 @@ class RunsScreen(ConsoleScreen):
         super().__init__()
         self._runs: list[Run] = []
         self._marked: list[int] = []
+        self._compared: list[Run] = []
 
     def body(self) -> Iterable[Widget]:
         """The table, and the comparison below."""
@@ -78,9 +84,11 @@ class RunsScreen(ConsoleScreen):
             self.query_one("#comparison", Static).update(failure(error))
             return
         self.query_one(RunTable).show([self._cells(run) for run in self._runs])
+        if not self._marked and len(self._runs) > 1:
+            await self._set_side_by_side(self._runs[:2])
 
     def _cells(self, run: Run) -> tuple[Cell, ...]:
-        verdict = run.verdict or ""
+        verdict = run.verdict or _UNCHECKED
         accept, speed = self._measured(run)
         return (
             (glyphs().mark if run.id in self._marked else " ", "bold $warning"),
@@ -120,23 +128,30 @@ class RunsScreen(ConsoleScreen):
     @work(exclusive=True, group="compare")
     async def action_compare(self) -> None:
         """The two marked runs side by side; without marks the newest two."""
-        assert self.session is not None
         by_id = {run.id: run for run in self._runs}
         chosen = [by_id[number] for number in self._marked if number in by_id] or self._runs[:2]
         if len(chosen) < 2:
             self.notify("two runs are needed: Space marks one", severity="warning")
             return
+        await self._set_side_by_side(chosen)
+
+    async def _set_side_by_side(self, chosen: list[Run]) -> None:
+        """Compare two runs, where they or their order are not what stands there already."""
+        assert self.session is not None
         measured = [
             replace(run, accept_len=accept, tokens_per_s=speed)
             for run in chosen
             for accept, speed in [self._measured(run)]
         ]
         before, after = sorted(measured, key=lambda run: run.started)[:2]
+        if self._compared == [before, after]:
+            return
         try:
             found = await compare(self.session.runs, before, after)
         except OPERATIONAL as error:
             self.console_app.fail("the runs could not be compared", error)
             return
+        self._compared = [before, after]
         self.query_one("#comparison", Static).update(comparison(found))
 
 
@@ -145,7 +160,7 @@ def comparison(found: Comparison) -> Content:
     before, after = found.before, found.after
     rows = [
         ("why", before.why, after.why),
-        ("verdict", before.verdict or "–", after.verdict or "–"),
+        ("verdict", before.verdict or _UNCHECKED, after.verdict or _UNCHECKED),
         ("accept length", _number(before.accept_len), _against(before.accept_len, after.accept_len, 2)),
         ("tok/s", _number(before.tokens_per_s, 1), _against(before.tokens_per_s, after.tokens_per_s, 1)),
     ]

@@ -47,12 +47,15 @@ def restart_question(session: Session, cockpit: Cockpit, *, last_good: bool) -> 
                 "draft  an edit is staged and NOT written: it will not be served (2, then w)", "bold $warning"
             )
         )
-    differences = list(plan.changes)
+    differences = [*plan.changes, *plan.env_changes]
     if differences:
         rows += [Content(""), Content.styled("what changes against the process that runs now", _MUTED)]
         rows += difference_rows(differences)
     elif status.up:
-        rows += [Content(""), Content.styled("the command does not change; config.json is read anew", _MUTED)]
+        rows += [
+            Content(""),
+            Content.styled("the command and its environment do not change; config.json is read anew", _MUTED),
+        ]
     if not last_good:
         rows += _refused(session, plan, cockpit)
         rows += [Content(""), Content.styled("the command", "$foreground-muted"), Content(plain(plan.shown))]

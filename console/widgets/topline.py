@@ -17,6 +17,8 @@ _PHASES = {
     "crashed": "$error",
     "foreign": "$error",
     "stopped": "$foreground-muted",
+    "connecting": "$foreground-muted",
+    "looking": "$foreground-muted",
 }
 
 

@@ -14,6 +14,7 @@ from console.plain import one_line
 from console.wiring import BAD, OK, UNKNOWN, Slot, Wiring
 
 _STYLES = {OK: "bold $success", BAD: "bold $error", UNKNOWN: "bold $accent"}
+_ASK = "run the checks: 3, then c"
 _GUTTER = 9  # width of the words "trained " and "served  " to the left of the axis
 
 
@@ -49,16 +50,22 @@ class WiringStrip(Widget):
     DEFAULT_CSS = "WiringStrip { height: auto; min-height: 4; }"
 
     wiring: reactive[Wiring | None] = reactive(None, layout=True)
+    note: reactive[str] = reactive("", layout=True)
+    """What is under way that may tell what is not known yet."""
 
     def render(self) -> Content:
         """The strip at the widget's present width."""
-        return strip(self.wiring, max(self.size.width, 30), glyphs())
+        return strip(self.wiring, max(self.size.width, 30), glyphs(), self.note)
 
 
-def strip(wiring: Wiring | None, width: int, g: Glyphs) -> Content:
-    """Draw the wiring `width` cells wide: three rows of marks and one or more rows of words."""
+def strip(wiring: Wiring | None, width: int, g: Glyphs, note: str = "") -> Content:
+    """Draw the wiring `width` cells wide: three rows of marks and one or more rows of words.
+
+    What is not known yet is said with `note`, what is under way, or else with how to learn it.
+    """
+    how = note or _ASK
     if wiring is None or wiring.n is None:
-        return Content.styled("not known yet: run the checks (3, then c)", "$foreground-muted")
+        return Content.styled(f"not known yet: {how}", "$foreground-muted")
     n = wiring.n
     axis = range(_GUTTER, width - len(str(n)) - 2)
     above, line, below = _Row(width, "trained"), _Row(width, ""), _Row(width, "served")
@@ -78,7 +85,7 @@ def strip(wiring: Wiring | None, width: int, g: Glyphs) -> Content:
             if slot.state == BAD and slot.trained is not None:
                 forward = slot.served < slot.trained
                 free_below = _arrow(below, axis, slot.trained, n, before, free_below, forward, g)
-    return Content("\n").join([above.content(), line.content(), below.content(), *_words(wiring, width, g)])
+    return Content("\n").join([above.content(), line.content(), below.content(), *_words(wiring, width, g, how)])
 
 
 def _column(axis: range, k: int, n: int) -> int:
@@ -107,28 +114,28 @@ def _arrow(row: _Row, axis: range, to: int, n: int, before: int, after: int, for
     return after
 
 
-def _words(wiring: Wiring, width: int, g: Glyphs) -> list[Content]:
+def _words(wiring: Wiring, width: int, g: Glyphs, how: str) -> list[Content]:
     if not wiring.since:
-        return _state_words(wiring, width, g)
+        return _state_words(wiring, width, g, how)
     after = f"after a restart: fed {_list(wiring.after)}" if wiring.after else "a restart changes it"
     started = f"config.json was written after the start ({one_line(wiring.since)[:40]})"
     if wiring.served is not None:
         return [
-            *_state_words(wiring, width, g),
+            *_state_words(wiring, width, g, how),
             *_flow([(started, "$warning"), (after, "$warning")], width, f" {g.dot} "),
         ]
-    trained = f"trained on {_list(wiring.trained)}" if wiring.trained else "trained on: not measured yet (3, then c)"
+    trained = f"trained on {_list(wiring.trained)}" if wiring.trained else f"trained on: not measured yet ({how})"
     parts = [f"{trained}; what is fed now is not known", started, after]
     return _flow([(part, "$warning") for part in parts], width, f" {g.dot} ")
 
 
-def _state_words(wiring: Wiring, width: int, g: Glyphs) -> list[Content]:
+def _state_words(wiring: Wiring, width: int, g: Glyphs, how: str) -> list[Content]:
     if wiring.trained is None and wiring.served is None:
-        return [Content.styled("neither side is known yet: run the checks (3, then c)", "$foreground-muted")]
+        return [Content.styled(f"neither side is known yet: {how}", "$foreground-muted")]
     if wiring.trained is None:
-        return [Content.styled(f"fed {_list(wiring.served)}; trained on: not measured yet (3, then c)", "$warning")]
+        return [Content.styled(f"fed {_list(wiring.served)}; trained on: not measured yet ({how})", "$warning")]
     if wiring.served is None:
-        return [Content.styled(f"trained on {_list(wiring.trained)}; what is fed is not known (3, then c)", "$warning")]
+        return [Content.styled(f"trained on {_list(wiring.trained)}; what is fed is not known ({how})", "$warning")]
     if wiring.state == OK:
         return [Content.styled(f"{g.ok} every slot is fed the state it was trained on", "bold $success")]
     return _flow([_slot_words(slot, g) for slot in wiring.slots], width, f" {g.dot} ")

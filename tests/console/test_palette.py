@@ -26,6 +26,7 @@ async def driver(embedded: Embedded) -> AsyncIterator[Driver]:
     """The app at 80 columns, on a host whose server does not run."""
     wire(embedded.folder.draft_config, WIRINGS["embedding"])
     async with driven(embedded.folder.deployment, (80, 24)) as opened:
+        await opened.until(lambda: opened.session.last_status.known, "the first look")
         yield opened
 
 
