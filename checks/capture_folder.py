@@ -9,8 +9,8 @@ says which and how.
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -165,7 +165,7 @@ def _again(path: Path, told: object, count: int) -> tuple[Again, ...]:
 
 def write_capture(folder: Path, manifest: Mapping[str, Any], samples: Iterable[Taken]) -> Capture:
     """Write a capture folder, whole or not at all, and open it. `folder` must not exist. Raises CaptureFailed."""
-    staging = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    staging = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}")
     try:
         staging.mkdir(parents=True, mode=0o700)
         count, again = 0, list[dict[str, Any]]()

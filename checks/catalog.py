@@ -13,11 +13,14 @@ from typing import Callable
 from checks.errors import CheckError, NoSuchCheck, NotRunnable
 from checks.evidence import Evidence, Need
 from checks.finding import ConfigFix, Finding, Verdict
+from checks.similar import similar
 
 CheckFunction = Callable[[Evidence], Iterable[Finding]]
 
 FAMILIES = ("cfg", "ckpt", "data", "align", "replay", "flags", "log", "ops")
 """The modules of this package that hold checks, in the order of a report: a new family is one name here."""
+OF_HOST = ("ops",)
+"""The families whose every check needs a look at the host."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,9 @@ def choose(only: Sequence[str] = (), skip: Sequence[str] = (), host: bool = True
     A family's name stands for all its checks. `host`: whether there is a host to ask about; of files alone those of a
     host are asked by name only. Raises NoSuchCheck, with the nearest name, for one it lacks.
     """
-    asked = {name.split(".")[0] for name in (*only, *skip)} if only else set(FAMILIES)
+    asked = {name.split(".")[0] for name in (*only, *skip)}
+    if not only:
+        asked |= set(FAMILIES) - (set() if host else set(OF_HOST))
     # One question is not to wait for the modules of all others: half of what a run of headers takes is importing them.
     catalog = all_checks(asked & set(FAMILIES))
     for name in (*only, *skip):
@@ -89,14 +94,12 @@ def find(id: str) -> Check:
 
 def nearest(name: str) -> str:
     """What a wrong check name may have meant."""
-    import difflib
-
     ids = [item.id for item in all_checks()]
     families = {id.split(".")[0] for id in ids}
     # A name without its family, or with a wrong one, is nearest to the ids that end like it.
     tail = name.rpartition(".")[2]
-    close = [id for id in ids if id.endswith("." + tail)] or difflib.get_close_matches(name, [*ids, *families], 1, 0.4)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(ids)}"
+    close = next((id for id in ids if id.endswith("." + tail)), "") or similar(name, [*ids, *families], 0.4)
+    return f"did you mean {close}?" if close else f"known are {', '.join(ids)}"
 
 
 def _named(item: Check, name: str) -> bool:

@@ -41,8 +41,8 @@ _HOW = {
     Need.TARGET: "the target's folder with config.json (--target DIR)",
     Need.TARGET_WEIGHTS: "the target's weights (safetensors beside its config.json)",
     Need.CACHE: "the hidden states it was trained on (--cache DIR)",
-    Need.CAPTURE: "states captured for the same tokens (a running server, or --capture DIR; console capture --reference "
-    "makes one of the target alone, without a server or a GPU)",
+    Need.CAPTURE: "states captured for the same tokens (a running server, or --capture DIR; console capture "
+    "--reference makes one of the target alone, without a server or a GPU)",
     Need.ENGINE: "the engine that serves it (--engine NAME==VERSION, or a running server)",
     Need.LOG: "the server's log (--log FILE)",
     Need.HOST: "a look at the host and its processes (a deployment: console check NAME)",

@@ -103,13 +103,13 @@ def _apart(cached: Floats, part: SameText, columns: Columns) -> Doubles:
         for piece in part.tiles(width * len(columns.labels)):
             rows = slice(at, at + len(piece.positions))
             for which, states in columns.blocks(piece):
-                found[:, :, which, rows] = _measured(cached[:, rows], own[:, rows], states)
+                found[0, :, which, rows], found[1, :, which, rows] = _measured(cached[:, rows], own[:, rows], states)
             at = rows.stop
     found[~np.isfinite(found)] = np.nan
     return found
 
 
-def _measured(cached: Floats, own: Doubles, states: Floats) -> Doubles:
+def _measured(cached: Floats, own: Doubles, states: Floats) -> tuple[Doubles, Doubles]:
     """`_apart` of rows [m, P, H] of squared length `own` [m, P] and states [P, states, H] that are at hand.
 
     All slots and states of a row in one product: at these sizes a call costs as much as its arithmetic.
@@ -121,7 +121,7 @@ def _measured(cached: Floats, own: Doubles, states: Floats) -> Doubles:
     for slot, column in zip(*np.nonzero((gap < CLOSE**2 * own[:, None]).any(axis=-1))):
         difference = cached[slot] - states[:, column]
         gap[slot, column] = row_products(difference, difference)
-    return np.stack([np.sqrt(np.maximum(gap, 0) / own[:, None]), product / np.sqrt(own[:, None] * squares)])
+    return np.sqrt(np.maximum(gap, 0) / own[:, None]), product / np.sqrt(own[:, None] * squares)
 
 
 def over_texts(values: Doubles) -> Doubles:

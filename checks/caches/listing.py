@@ -48,10 +48,8 @@ class Listing:
 
     def label(self, path: Path) -> str:
         """The file's name within the cache, for people: data_3.ckpt of two folders are two files."""
-        try:
-            return path.relative_to(self.path).as_posix() if path != self.path else path.name
-        except ValueError:
-            return path.name
+        top = f"{self.path}{os.sep}"
+        return str(path)[len(top) :].replace(os.sep, "/") if str(path).startswith(top) else path.name
 
 
 def list_files(path: Path) -> Listing:

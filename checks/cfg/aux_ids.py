@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from checks.evidence import Evidence, Need
 from checks.finding import ConfigFix, Finding, Verdict
 from checks.patch import set_key
 from checks.rules import servings
+from checks.similar import similar
 
 ID = "cfg.aux_ids"
 
@@ -168,14 +168,13 @@ def _other_names(held: object) -> list[tuple[str, list[Any]]]:
         (name, value)
         for name, value in held.items()
         if isinstance(name, str) and name != KEY and _OTHER.search(name) and isinstance(value, list) and len(value) > 1
-        if all(_is_whole(item) for item in value) and not difflib.get_close_matches(KEY, [name], 1, 0.75)
+        if all(_is_whole(item) for item in value) and not similar(KEY, [name], 0.75)
     ]
 
 
 def _misspelt(held: object) -> str | None:
     names = [name for name in held if isinstance(name, str) and name != KEY] if isinstance(held, dict) else []
-    close = difflib.get_close_matches(KEY, names, 1, 0.75)
-    return close[0] if close else None
+    return similar(KEY, names, 0.75) or None
 
 
 def _legal(case: _Case) -> None:

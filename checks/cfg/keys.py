@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from checks.cfg.case import Case, cfg_check
 from checks.draft import KEY
 from checks.finding import Finding, Verdict
+from checks.similar import similar
 
 # What engines read of an EAGLE-3 draft's config.
 _READ = """
@@ -59,9 +59,9 @@ def keys(case: Case) -> Finding | None:
     unknown = sorted(key for key in own if key not in READ and key not in WRITTEN)
     slips = {}
     for key in unknown[:_COMPARED]:
-        near = difflib.get_close_matches(key.lower().replace("-", "_")[:80], _TELLING, 1, _NEAR)
-        if near and near[0] not in own:
-            slips[key] = near[0]
+        near = similar(key.lower().replace("-", "_")[:80], _TELLING, _NEAR)
+        if near and near not in own:
+            slips[key] = near
     twice = case.draft.doubled_keys
     facts: dict[str, Any] = {"unknown": unknown[:20], "slips": slips, "twice": list(twice[:20])}
     said = [f"{key!r:.60} stands twice in one object: engines read the last" for key in twice[:5]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from checks.engines.sglang.defects import A2A, DP, GRAPHS, IMAGES, OVERLAP, OWN_IDS, RANKS, Defect, defects_of
@@ -13,6 +12,7 @@ from checks.errors import CheckError
 from checks.finding import Finding, FlagsFix, Verdict
 from checks.flags.case import EAGLES, Case, flags_check, slips_of
 from checks.rules import releases
+from checks.similar import similar
 
 # The algorithms, and the releases that have them; up to 0.5.11 the name had to be in capitals.
 ALGORITHMS: dict[str, Span] = {
@@ -76,8 +76,8 @@ def parse(case: Case) -> Finding | None:
         slips = slips_of(case.launch)
         right = {name: facts_.flags[spelt] for spelt, name in slips.items()}
         mend = FlagsFix(set=right, unset=tuple(slips)) if slips else None
-        near = {name: difflib.get_close_matches(name, NAMES, 1, 0.8) for name in unknown}
-        shown = ", ".join(f"--{name:.60}" + (f" (--{near[name][0]}?)" if near[name] else "") for name in unknown[:5])
+        near = {name: similar(name, NAMES, 0.8) for name in unknown}
+        shown = ", ".join(f"--{name:.60}" + (f" (--{near[name]}?)" if near[name] else "") for name in unknown[:5])
         return case.say(Verdict.INFO, f"not a flag of any inspected release: {shown}", {**facts, "slips": slips}, mend)
     return case.say(Verdict.PASS, f"{len(facts_.flags)} flags, all known", facts)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from checks.evidence import Evidence
 from checks.finding import Finding, Fix, Verdict
 from checks.launch import Launch, launch_of
 from checks.rules import Serving, releases, servings
+from checks.similar import similar
 from checks.target import Target
 
 EVERY = span()
@@ -126,9 +126,9 @@ def slips_of(launch: Launch) -> dict[str, str]:
     """Flags that no inspected release has, and the flag each nearly is, where that one is not given."""
     found = {}
     for name in launch.facts.flags:
-        near = difflib.get_close_matches(name, NAMES, 1, _NEAR) if not known(name) else []
-        if near and canonical(near[0]) not in launch.facts.flags:
-            found[name] = canonical(near[0])
+        near = similar(name, NAMES, _NEAR) if not known(name) else ""
+        if near and canonical(near) not in launch.facts.flags:
+            found[name] = canonical(near)
     return found
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+import numpy as np
+
+from checks.distance import middle
 from checks.engines.events import Decode, Prefill
 from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
@@ -78,15 +80,15 @@ def trend(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _blocks(values: Sequence[float]) -> list[float]:
-    return [statistics.fmean(values[at : at + BLOCK]) for at in range(0, len(values) - BLOCK + 1, BLOCK)]
+    return [float(np.mean(values[at : at + BLOCK])) for at in range(0, len(values) - BLOCK + 1, BLOCK)]
 
 
 def _drop(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
     """(share lost, standard errors of the difference) from one side to the other; 0 where nothing is lost."""
-    first, last = statistics.fmean(before), statistics.fmean(after)
+    first, last = float(np.mean(before)), float(np.mean(after))
     if last >= first or first <= 0:
         return 0.0, 0.0
-    spread = statistics.variance(before) / len(before) + statistics.variance(after) / len(after)
+    spread = float(np.var(before, ddof=1)) / len(before) + float(np.var(after, ddof=1)) / len(after)
     return (first - last) / first, (first - last) / math.sqrt(max(spread, 1e-6))
 
 
@@ -165,7 +167,7 @@ def rank_spread(evidence: Evidence) -> Iterable[Finding]:
     facts: dict[str, Any] = {"ranks": ranks, "low": min(lengths), "mean": mean_of(lengths), "high": max(lengths)}
     words = f"{len(ranks)} ranks: {LENGTH} {facts['low']:.2f} to {facts['high']:.2f}, mean {facts['mean']:.2f}"
     worst = min(ranks, key=lambda name: ranks[name])
-    if facts["low"] - 1 < 0.8 * (statistics.median(lengths) - 1):
+    if facts["low"] - 1 < 0.8 * (float(middle(np.array(lengths))) - 1):
         yield Finding(SPREAD_ID, Verdict.INFO, f"{words}; {worst} is the lowest", {**facts, "lowest": worst})
         return
     yield Finding(SPREAD_ID, Verdict.PASS, words, facts)

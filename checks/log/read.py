@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,7 +174,7 @@ def by_rank(lines: Sequence[Decode]) -> dict[str, float]:
 
 def mean_of(values: Sequence[float]) -> float:
     """The mean, rounded as evidence is."""
-    return round(statistics.fmean(values), 3)
+    return round(sum(values) / len(values), 3)
 
 
 def _may_have_written(text: str) -> list[str]:

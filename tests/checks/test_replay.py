@@ -14,7 +14,7 @@ from checks.draft import open_draft
 from checks.eagle3 import load_drafter
 from checks.finding import ConfigFix, Finding, Verdict
 from checks.patch import apply_patch
-from checks.replay import num_steps
+from checks.replay.judged import num_steps
 from checks.request import Request, ServerRequest
 from checks.trials import candidates, legal
 from tests.checks import pair

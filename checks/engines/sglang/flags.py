@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from checks.engines.launch_facts import LaunchFacts
-from checks.engines.schema import Flag, read_flags
 from checks.engines.versions import release, span
+
+if TYPE_CHECKING:
+    from checks.engines.schema import Flag
 
 _DEEP, _WIDE = (3, 1, 4), (5, 4, 8)
 
@@ -74,5 +77,8 @@ def schema(source_root: Path) -> list[Flag]:
 
     Raises SourceUnknown when its server arguments are not there or cannot be parsed.
     """
+    # Here, because most of what is asked of flags needs no source.
+    from checks.engines.schema import read_flags
+
     folders = (source_root / name for name in _FOLDERS)
     return read_flags(next((folder for folder in folders if (folder / _FILES[0]).is_file()), source_root), _FILES)
