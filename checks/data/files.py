@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from checks.caches.container import prove
 from checks.caches.listing import Listing, list_files
 from checks.catalog import check
 from checks.data.scan import no_cache, scan
+from checks.data.seen import Seen
 from checks.errors import BadTensors, CheckError
 from checks.evidence import Evidence
 from checks.finding import Finding, Verdict
@@ -73,27 +75,28 @@ def _damaged(evidence: Evidence, listing: Listing, cache: Cache | None) -> tuple
     chosen = listing.files
     if evidence.request.samples and len(chosen) > PROVEN:
         chosen = tuple(chosen[len(chosen) * part // PROVEN] for part in range(PROVEN))
+    opened: tuple[Seen, ...] = ()
+    if cache is not None:
+        with suppress(CheckError):  # without the library that opens them, their ends have to do
+            opened = scan(evidence, cache).seen
+    whole = {seen.name for seen in opened if not seen.problem}
     out: dict[str, str] = {}
     for done, file in enumerate(chosen):
+        if listing.label(file) in whole:
+            continue
         try:
             prove(file)
         except BadTensors as error:
             out[listing.label(file)] = _without_path(str(error), file)
         if done % 100 == 0:
             evidence.progress(done, len(chosen), "looking at the ends of files")
-    looked = len(chosen)
-    if cache is not None:
-        for name, why in cache.proof() if cache.proof is not None else ():
+    if cache is not None and cache.proof is not None:
+        for name, why in cache.proof():
             out.setdefault(name, why)
-        try:
-            found = scan(evidence, cache)
-        except CheckError:
-            return out, looked  # without the library that opens them, their ends have to do
-        for seen in found.seen:
-            if seen.problem == "damaged" and seen.name.partition("#")[0] not in out:
-                out[seen.name] = seen.error
-        looked = max(looked, len(found.seen))
-    return out, looked
+    for seen in opened:
+        if seen.problem == "damaged" and seen.name.partition("#")[0] not in out:
+            out[seen.name] = seen.error
+    return out, max(len(chosen), len(opened))
 
 
 def _report(damaged: dict[str, str], where: dict[str, Any]) -> Iterator[Finding]:
