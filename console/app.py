@@ -23,7 +23,7 @@ from console.screens.launch import LaunchScreen
 from console.screens.live import LiveScreen
 from console.screens.palette import KeyCommands
 from console.screens.runs import RunsScreen
-from console.screens.saying import READ_ONLY, SayingApp
+from console.screens.saying import SayingApp, why_not_server
 from console.screens.words import command_log, failure, help_text, restart_question, stop_question, trust_question
 from console.session import Session
 from console.state import Cockpit
@@ -152,16 +152,8 @@ class ConsoleApp(SayingApp):
     # -- keys that work everywhere ------------------------------------------------------------------------------
 
     def why_not(self, action: str) -> str:
-        """Why an action of the app is not possible now; "" where it is."""
-        if action not in ("restart", "stop"):
-            return ""
-        if self.read_only:
-            return READ_ONLY
-        if self.session is None or not self.session.last_status.known:
-            return "not yet known whether a server runs: the host is still being asked"
-        if action == "stop":
-            return "" if self.session.last_status.up else "no server runs"
-        return "a restart is under way (4 shows it)" if self.cockpit.timeline.busy else ""
+        """What cannot be done to the server now, and why."""
+        return why_not_server(action, self.session, self.cockpit) if action in ("restart", "stop") else ""
 
     def action_go(self, mode: str) -> None:
         """Show a screen."""

@@ -143,8 +143,8 @@ async def run_checks(session: Session, cockpit: Cockpit, only: tuple[str, ...], 
 async def first_look(session: Session, cockpit: Cockpit, publish: Publish) -> None:
     """Learn the wiring by itself once the server is up, so that the strip is red before anybody asks.
 
-    Only what is quick and costs the server a few requests: one that gives hidden states is asked for those of two cached
-    texts, and nothing is restarted, flushed or staged for it. A server that cannot be asked leaves the
+    Only what is quick and costs the server a few requests: one that gives hidden states is asked for those of two
+    cached texts, and nothing is restarted, flushed or staged for it. A server that cannot be asked leaves the
     strip unknown, and the panel says why.
     """
     while not session.last_status.healthy:

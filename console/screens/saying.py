@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from textual.actions import ActionParseResult
 from textual.dom import DOMNode
 
 from console.screens.crashing import CrashingApp
+
+if TYPE_CHECKING:
+    from console.session import Session
+    from console.state import Cockpit
 
 READ_ONLY = "read-only: the console was opened to change nothing"
 """Why nothing that changes is possible."""
@@ -42,3 +47,14 @@ class SayingApp(Saying, CrashingApp):
         if why:
             self.notify(why, severity="warning", markup=False)
         return bool(why)
+
+
+def why_not_server(action: str, session: Session | None, cockpit: Cockpit) -> str:
+    """Why the server cannot be started anew (`restart`) or stopped (`stop`) now; "" where it can."""
+    if session is not None and session.read_only:
+        return READ_ONLY
+    if session is None or not session.last_status.known:
+        return "not yet known whether a server runs: the host is still being asked"
+    if action == "stop":
+        return "" if session.last_status.up else "no server runs"
+    return "a restart is under way (4 shows it)" if cockpit.timeline.busy else ""
