@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from checks.engines.locate import Entry, entry_of
 from console.deployment import CacheSpec, Deployment, HostSpec, ModelSpec, ServerSpec, save_deployment
 from console.errors import NotRun, UsageError
-from console.launch import engine_part
+from console.launch import STEERS, engine_part
 from console.masking import is_secret, mask_text
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _MODULES = {"sglang": "sglang.launch_server", "vllm": "vllm.entrypoints.openai.api_server"}
 """The engines by the top-level package of what was started, and the module that needs no entrypoint in a deployment."""
-_ENV = re.compile(r"(?:SGLANG|SGL|VLLM|CUDA|NCCL|HF|TORCH|TRITON|FLASHINFER|DG|PYTORCH)_\w+|PYTHONPATH|OMP_NUM_THREADS")
-"""Variables that decide how an engine runs; the rest of an environment is the account's."""
 _OWNED = ("model-path", "model", "speculative-draft-model-path", "port", "host", "speculative-config")
 _LOOPBACK = ("127.0.0.1", "localhost")
 
@@ -88,8 +86,8 @@ def _deployment(item: Listening, entry: Entry, spec: HostSpec, name: str) -> Fou
     env = {}
     for key, value in process.env.items():
         if is_secret(key) or mask_text(value) != value:
-            secret += [key] if _ENV.fullmatch(key) else []
-        elif _ENV.fullmatch(key):
+            secret += [key] if STEERS.fullmatch(key) else []
+        elif STEERS.fullmatch(key):
             env[key] = value
     if secret:
         notes.append(f"left out, as secrets: {', '.join(secret)}; a restart from this file needs them set again")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_LOG = "~/.local/state/eagle-console/logs/{name}.log"
 """Where the server's output goes when the deployment does not say."""
 
-_STEERS = re.compile(
+STEERS = re.compile(
     r"(?:CUDA|NCCL|NVIDIA|SGLANG|SGL|VLLM|HF|TRANSFORMERS|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|FLASHINFER|DG|"
     r"OMP|OPENBLAS|MKL|GLOO|UCX)_\w+|PYTHON\w+|LD_LIBRARY_PATH|LD_PRELOAD"
 )
@@ -154,7 +154,7 @@ def env_differences(
     deployment adds. Only variables that change how a server runs, and those of the deployment, are looked at.
     """
     after = {**account, **planned}
-    names = sorted(name for name in {*running, *after} if name in planned or _STEERS.fullmatch(name))
+    names = sorted(name for name in {*running, *after} if name in planned or STEERS.fullmatch(name))
     shown_now, shown_then = mask_env(running), mask_env(after)
     return tuple(
         Difference(name, shown_then.get(name), shown_now.get(name))

@@ -89,6 +89,9 @@ async def _change_server(args: argparse.Namespace) -> Exit:
             lines += [
                 f"  --{item.key}: {item.running or 'absent'} → {item.planned or 'absent'}" for item in plan.changes
             ]
+            lines += [
+                f"  {item.key}: {item.running or 'absent'} → {item.planned or 'absent'}" for item in plan.env_changes
+            ]
         if args.command == "restart" and args.last_good:
             good = await session.runs.last_good(session.deployment.name)
             lines[-1] = f"start as run {good.id} did" if good else "no run has served well yet"
