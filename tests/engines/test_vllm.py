@@ -25,6 +25,7 @@ from tests.engines.pair import (
     transformers_answers,
 )
 from tests.engines.serving import EngineServer, running_vllm
+from tests.engines.vllm_crashes import await_statistics
 
 pytestmark = pytest.mark.engines
 
@@ -48,6 +49,7 @@ class Served:
         self.pair, self.ids = pair, ids
         self.texts = [_complete(server, prompt) for prompt in prompts()]
         self.metrics = server.get("/metrics")[1]
+        await_statistics(server)
         self.log = server.log()
 
     def total(self, name: str) -> float:

@@ -79,7 +79,7 @@ def _in_service(*ids: object) -> Callable[[Path], str]:
         with running_vllm(folder, pair.target, pair.draft) as server:
             server.await_healthy()
             _complete(server, PROMPT_TOKENS)
-            _await_metrics(server)
+            await_statistics(server)
             server.process.terminate()
             server.await_end()
             return server.log()
@@ -108,13 +108,13 @@ def _killed_core(folder: Path) -> str:
     with running_vllm(folder, pair.target, pair.draft) as server:
         server.await_healthy()
         _complete(server, PROMPT_TOKENS)
-        _await_metrics(server)
+        await_statistics(server)
         os.kill(child(server, b"VLLM::EngineCore"), signal.SIGKILL)
         server.await_end()
         return server.log()
 
 
-def _await_metrics(server: EngineServer) -> None:
+def await_statistics(server: EngineServer) -> None:
     """Wait for the line with the acceptance, which is printed every ten seconds."""
     deadline = time.monotonic() + 30
     while "SpecDecoding metrics" not in server.log() and time.monotonic() < deadline:
